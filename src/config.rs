@@ -1,0 +1,681 @@
+//! What the options mean: every rule between them stands here, and nowhere else.
+
+use crate::bucket::{self, Overflow};
+use crate::cli::Cli;
+use crate::clock::MILLISECOND;
+use crate::frame::{self, Framing};
+use crate::intake;
+use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
+use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Unit};
+use crate::replay;
+use crate::select::{Selector, Separator};
+use std::fmt;
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+
+/// Everything a run needs to know, checked.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The rates that hold at once; none: unlimited.
+    pub rates: Vec<Rate>,
+    /// From bytes to arrivals.
+    pub intake: intake::Config,
+    /// From arrivals to departures.
+    pub bucket: bucket::Config,
+    /// What falls due within so many nanoseconds may leave together.
+    pub tick: u64,
+    /// One item at a time, and only once the reader has taken the one before.
+    pub lockstep: bool,
+    /// Whether the rate is so high that pipes may be grown for it.
+    pub grow: bool,
+    /// Whether pieces are so slow that reading far ahead would only hide them from the producer.
+    pub slow: bool,
+    /// On a virtual clock, without waiting.
+    pub simulate: bool,
+    /// Where what is not emitted goes.
+    pub dropped: Option<PathBuf>,
+    /// Whether and how to print a summary.
+    pub stats: Option<Format>,
+    /// No warnings.
+    pub quiet: bool,
+    /// How the options were understood, to be printed.
+    pub understood: Option<String>,
+    /// What is odd about the options, to be said before the run.
+    pub warnings: Vec<String>,
+}
+
+/// How a summary is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// For people.
+    Text,
+    /// One line of JSON.
+    Json,
+}
+
+/// What is wrong with the command line: what was given, what is wrong with it and what would do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint(String);
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Complaint {}
+
+/// Bytes held at most where the capacity does not count bytes.
+const MOST_HELD: u64 = 64 << 20;
+
+fn wrong<T>(given: impl fmt::Display, why: impl fmt::Display) -> Result<T, Complaint> {
+    Err(Complaint(format!("{given}: {why}")))
+}
+
+/// An option with its value, as messages name it.
+fn given(option: &str, value: &str) -> String {
+    // A message is one line whatever was given.
+    format!(
+        "{option} '{}'",
+        value
+            .escape_debug()
+            .to_string()
+            .replace("\\'", "'")
+            .replace("\\\"", "\"")
+            .replace("\\\\", "\\")
+    )
+}
+
+fn duration(option: &str, value: &Option<String>) -> Result<Option<u64>, Complaint> {
+    let Some(text) = value else { return Ok(None) };
+    rate::duration(text)
+        .map(Some)
+        .or_else(|why| wrong(given(option, text), why))
+}
+
+fn amount(option: &str, text: &str) -> Result<Amount, Complaint> {
+    text.parse().or_else(|why: AmountError| wrong(given(option, text), why))
+}
+
+fn size(option: &str, text: &str) -> Result<u64, Complaint> {
+    rate::parse_size(text, true)
+        .map(|size| size.0)
+        .or_else(|why| wrong(given(option, text), why))
+}
+
+impl TryFrom<Cli> for Config {
+    type Error = Complaint;
+
+    fn try_from(cli: Cli) -> Result<Config, Complaint> {
+        let rates = rates(&cli)?;
+        let framing = framing(&cli, &rates)?;
+        let chunks = matches!(framing, Framing::Chunks(_));
+        let algorithm = algorithm(&cli, &rates)?;
+        let pacer = Pacer::new(&rates, &algorithm).or_else(|why| match why {
+            Impossible::WindowTooLarge => wrong(
+                "--algorithm 'sliding-window'",
+                format!("it remembers every item of a window, at most {LARGEST_WINDOW}; for more say fixed-window"),
+            ),
+            Impossible::NoCommonTick => wrong(
+                "--rate",
+                "these rates cannot be kept exactly together with each other or the warm-up; say rounder ones",
+            ),
+        })?;
+        let (key, cost, replay) = selectors(&cli, &rates, chunks)?;
+        let catch_up = catch_up(&cli, &pacer)?;
+        let (capacity, capacity_unit) = capacity(&cli, &rates, chunks)?;
+        let framing = match framing {
+            // A piece that does not fit would have to wait for an empty bucket.
+            Framing::Chunks(size) => {
+                let most = usize::try_from(capacity).unwrap_or(usize::MAX);
+                Framing::Chunks(if capacity_unit == Unit::Bytes {
+                    size.min(most)
+                } else {
+                    size
+                })
+            }
+            framing => framing,
+        };
+        let overflow = overflow(&cli)?;
+        let timeout = duration("--timeout", &cli.timeout)?;
+        if let (Some(text), Overflow::Block | Overflow::DropOldest) = (&cli.timeout, overflow) {
+            return wrong(
+                given("--timeout", text),
+                "nothing is dropped for want of room there; say --overflow drop or fail",
+            );
+        }
+        let max_keys = max_keys(&cli)?;
+        if cli.lockstep && cli.simulate {
+            return wrong(
+                "--lockstep",
+                "a simulation has no reader to keep step with; leave one of the two out",
+            );
+        }
+        let by_length = !chunks
+            && !matches!(framing, Framing::Records(_))
+            && (capacity_unit == Unit::Bytes
+                || rates.iter().any(|rate| matches!(rate.unit(), Unit::Bytes | Unit::Bits)));
+        let max_held = if capacity_unit == Unit::Bytes {
+            capacity.saturating_add(MOST_HELD)
+        } else {
+            MOST_HELD
+        };
+        let tick = tick(&cli, &pacer, catch_up, &framing, &rates);
+        // A rate of which a default pipe holds less than two milliseconds is one of a machine, not of a person.
+        let fast = |rate: &Rate| match rate.unit() {
+            Unit::Bytes => rate.units_in(MILLISECOND) > 32 << 10,
+            Unit::Bits => rate.units_in(MILLISECOND) > 256 << 10,
+            Unit::Items => rate.units_in(MILLISECOND) >= 500,
+            Unit::Cost => false,
+        };
+        let slow = rates
+            .iter()
+            .any(|rate| matches!(rate.unit(), Unit::Items | Unit::Cost) && rate.nanos_for(1) > 10 * MILLISECOND);
+        let mut config = Config {
+            grow: rates.iter().all(fast) && !cli.lockstep,
+            slow,
+            intake: intake::Config {
+                framing: framing.clone(),
+                by_length,
+                key,
+                cost,
+                replay,
+            },
+            bucket: bucket::Config {
+                pacer,
+                catch_up,
+                capacity,
+                capacity_unit,
+                overflow,
+                timeout,
+                max_age: duration("--max-age", &cli.max_age)?,
+                max_held,
+                layout: framing.layout(),
+                max_keys,
+                count_bytes: chunks,
+                replays: cli.replay.is_some(),
+                trace: cli.simulate,
+            },
+            tick,
+            lockstep: cli.lockstep,
+            simulate: cli.simulate,
+            dropped: cli.dropped.clone(),
+            stats: stats(&cli)?,
+            quiet: cli.quiet,
+            understood: None,
+            warnings: Vec::new(),
+            rates,
+        };
+        if cli.cost.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
+            config
+                .warnings
+                .push("a rate of cost without --cost: every item costs 1".into());
+        }
+        if cli.verbose {
+            config.understood = Some(understood(&config, &algorithm));
+        }
+        Ok(config)
+    }
+}
+
+fn rates(cli: &Cli) -> Result<Vec<Rate>, Complaint> {
+    if cli.rates.is_empty() && cli.replay.is_none() {
+        return wrong(
+            "--rate",
+            "how fast? Say --rate 2/s, 300/min, 10MiB/s or, for no limit, unlimited",
+        );
+    }
+    let mut rates = Vec::new();
+    for text in &cli.rates {
+        match text.parse::<Asked>() {
+            Ok(Asked::Per(rate)) => rates.push(rate),
+            Ok(Asked::Unlimited) => {}
+            Err(why) => return wrong(given("--rate", text), why as RateError),
+        }
+    }
+    Ok(rates)
+}
+
+fn framing(cli: &Cli, rates: &[Rate]) -> Result<Framing, Complaint> {
+    let chosen = [
+        (cli.lines, "--lines"),
+        (cli.null, "--null"),
+        (cli.delimiter.is_some(), "--delimiter"),
+        (cli.record_size.is_some(), "--record-size"),
+        (cli.bytes, "--bytes"),
+    ];
+    let mut chosen = chosen.iter().filter(|(chosen, _)| *chosen).map(|(_, name)| *name);
+    if let (Some(one), Some(other)) = (chosen.next(), chosen.next()) {
+        return wrong(
+            format!("{one} {other}"),
+            "items are framed in one way; leave one of the two out",
+        );
+    }
+    let of_bytes = |rate: &Rate| matches!(rate.unit(), Unit::Bytes | Unit::Bits);
+    let unframed = !(cli.lines || cli.null || cli.delimiter.is_some() || cli.record_size.is_some());
+    let bytes = cli.bytes || (unframed && !rates.is_empty() && rates.iter().all(of_bytes));
+    let framing = if cli.null {
+        Framing::Delimited(vec![0])
+    } else if let Some(text) = &cli.delimiter {
+        Framing::Delimited(frame::delimiter(text).or_else(|why| wrong(given("--delimiter", text), why))?)
+    } else if let Some(text) = &cli.record_size {
+        let bytes = size("--record-size", text)?;
+        let bytes = usize::try_from(bytes)
+            .ok()
+            .filter(|bytes| *bytes <= isize::MAX as usize);
+        Framing::Records(match bytes {
+            Some(bytes) => bytes,
+            None => {
+                return wrong(
+                    given("--record-size", text),
+                    "that is more than this machine can address",
+                );
+            }
+        })
+    } else if bytes {
+        Framing::Chunks(chunk(cli, rates)?)
+    } else {
+        Framing::Delimited(vec![b'\n'])
+    };
+    match (&cli.chunk, &framing) {
+        (Some(text), framing) if !matches!(framing, Framing::Chunks(_)) => wrong(
+            given("--chunk", text),
+            "only --bytes has chunks; say --bytes, or --record-size for items of one length",
+        ),
+        _ => Ok(framing),
+    }
+}
+
+/// What becomes due at once under `--bytes`: 10 ms of the rate, unless told.
+fn chunk(cli: &Cli, rates: &[Rate]) -> Result<usize, Complaint> {
+    const MOST: u64 = 64 << 10;
+    if let Some(text) = &cli.chunk {
+        return Ok(usize::try_from(size("--chunk", text)?).unwrap_or(usize::MAX));
+    }
+    let mut chunk = MOST;
+    for rate in rates {
+        chunk = chunk.min(match rate.unit() {
+            Unit::Bytes => rate.units_in(10 * MILLISECOND),
+            Unit::Bits => rate.units_in(10 * MILLISECOND) / 8,
+            Unit::Items | Unit::Cost => {
+                return wrong(
+                    "--bytes",
+                    "a rate of items needs to know how many bytes are one; say --chunk SIZE too",
+                );
+            }
+        });
+    }
+    Ok(chunk.clamp(1, MOST) as usize)
+}
+
+fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
+    let name = match (cli.algorithm.as_deref(), &cli.burst) {
+        (Some(name), _) => name,
+        (None, Some(_)) => "token-bucket",
+        (None, None) => "leaky-bucket",
+    };
+    let in_windows = matches!(name, "fixed-window" | "sliding-window");
+    if rates.is_empty() {
+        let needs = [
+            (cli.algorithm.as_ref(), "--algorithm"),
+            (cli.burst.as_ref(), "--burst"),
+            (cli.warm_up.as_ref(), "--warm-up"),
+            (cli.align.as_ref(), "--align"),
+        ];
+        if let Some((Some(text), option)) = needs.iter().find(|(value, _)| value.is_some()) {
+            return wrong(
+                given(option, text),
+                "without a limit there is nothing to pace; say a --rate such as 2/s",
+            );
+        }
+    }
+    if let (Some(text), true) = (&cli.burst, name != "token-bucket") {
+        return wrong(
+            given("--burst", text),
+            format!("a {name} has none; say --algorithm token-bucket"),
+        );
+    }
+    if let (Some(text), true) = (&cli.align, name != "fixed-window") {
+        return wrong(
+            given("--align", text),
+            format!("a {name} has no windows to align; say --algorithm fixed-window"),
+        );
+    }
+    if let (Some(text), true) = (&cli.warm_up, name != "leaky-bucket") {
+        return wrong(
+            given("--warm-up", text),
+            format!("a {name} does not warm up; leave --algorithm and --burst out"),
+        );
+    }
+    match name {
+        "leaky-bucket" => match duration("--warm-up", &cli.warm_up)? {
+            None => Ok(Algorithm::LeakyBucket),
+            Some(ns) => match NonZeroU64::new(ns) {
+                Some(duration) => Ok(Algorithm::WarmUp { duration }),
+                None => wrong("--warm-up '0'", "it must last; leave it out for none"),
+            },
+        },
+        "token-bucket" => Ok(Algorithm::TokenBucket {
+            bursts: bursts(cli, rates)?,
+        }),
+        "fixed-window" => match cli.align.as_deref() {
+            None | Some("first") => Ok(Algorithm::FixedWindow(Align::First)),
+            Some("clock") => Ok(Algorithm::FixedWindow(Align::Clock)),
+            Some(text) => wrong(given("--align", text), "windows are aligned to first or to clock"),
+        },
+        "sliding-window" => Ok(Algorithm::SlidingWindow),
+        _ => {
+            debug_assert!(!in_windows);
+            let names = ["leaky-bucket", "token-bucket", "fixed-window", "sliding-window"];
+            wrong(
+                given("--algorithm", name),
+                format!("{}there are {}", nearest(name, &names), names.join(", ")),
+            )
+        }
+    }
+}
+
+/// A word for which of `names` was probably meant.
+fn nearest(text: &str, names: &[&str]) -> String {
+    let alike =
+        |name: &&&str| !text.is_empty() && (name.starts_with(text) || text.starts_with(&name[..name.len().min(4)]));
+    names
+        .iter()
+        .find(alike)
+        .map_or(String::new(), |name| format!("did you mean {name}? "))
+}
+
+fn bursts(cli: &Cli, rates: &[Rate]) -> Result<Vec<u64>, Complaint> {
+    let Some(text) = &cli.burst else {
+        return Ok(rates.iter().map(Rate::count_as_written).collect());
+    };
+    let amount = amount("--burst", text)?;
+    let burst = |rate: &Rate| match (amount, rate.unit()) {
+        (Amount::Count(count), _) => Ok(count),
+        (Amount::Size(bytes), Unit::Bytes) => Ok(bytes),
+        (Amount::Size(bytes), Unit::Bits) => Ok(bytes.saturating_mul(8)),
+        (Amount::Size(_), _) => wrong(
+            given("--burst", text),
+            format!("{rate} does not count bytes; say a number"),
+        ),
+        (Amount::Duration(_), _) => wrong(
+            given("--burst", text),
+            "a burst is how much may leave at once; say a number, or bytes as in 64KiB",
+        ),
+    };
+    rates.iter().map(burst).collect()
+}
+
+fn catch_up(cli: &Cli, pacer: &Pacer) -> Result<u64, Complaint> {
+    let text = match (&cli.catch_up, cli.strict) {
+        (Some(text), true) => {
+            return wrong(
+                format!("--strict --catch-up '{text}'"),
+                "--strict is a catch-up of 0; leave one of the two out",
+            );
+        }
+        (Some(text), false) => given("--catch-up", text),
+        (None, true) => "--strict".to_string(),
+        (None, false) => {
+            let far_apart = pacer.longest_period() >= 50 * MILLISECOND;
+            return Ok(if far_apart { 10 * MILLISECOND } else { 50 * MILLISECOND });
+        }
+    };
+    if pacer.keeps_real_time() && !pacer.is_unlimited() {
+        return wrong(
+            text,
+            "windows and bursts above 1 make lateness up by themselves; leave it out",
+        );
+    }
+    Ok(duration("--catch-up", &cli.catch_up)?.unwrap_or(0))
+}
+
+fn capacity(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<(u64, Unit), Complaint> {
+    let Some(text) = &cli.capacity else {
+        return Ok(if chunks {
+            (1 << 20, Unit::Bytes)
+        } else {
+            (1024, Unit::Items)
+        });
+    };
+    let parsed = text.parse().or_else(|why| match why {
+        AmountError::Zero => wrong(
+            given("--capacity", text),
+            "it must be at least 1, which lets nobody wait; to hold nothing back say --rate unlimited",
+        ),
+        why => wrong(given("--capacity", text), why),
+    })?;
+    match parsed {
+        Amount::Size(bytes) => Ok((bytes, Unit::Bytes)),
+        Amount::Count(bytes) if chunks => Ok((bytes, Unit::Bytes)),
+        Amount::Count(cost) if !rates.is_empty() && rates.iter().all(|rate| rate.unit() == Unit::Cost) => {
+            Ok((cost, Unit::Cost))
+        }
+        Amount::Count(items) => Ok((items, Unit::Items)),
+        Amount::Duration(ns) => match rates.iter().min_by(|a, b| a.cmp_speed(b)) {
+            None => wrong(
+                given("--capacity", text),
+                "without a limit nobody waits; say a number, or bytes as in 10MiB",
+            ),
+            Some(rate) => Ok(match rate.unit() {
+                Unit::Bits => ((rate.units_in(ns) / 8).max(1), Unit::Bytes),
+                unit => (rate.units_in(ns).max(1), unit),
+            }),
+        },
+    }
+}
+
+fn overflow(cli: &Cli) -> Result<Overflow, Complaint> {
+    match (cli.overflow.as_deref(), &cli.timeout) {
+        (None, None) => Ok(Overflow::Block),
+        (None, Some(_)) => Ok(Overflow::DropNewest),
+        (Some("block"), _) => Ok(Overflow::Block),
+        (Some("drop" | "drop-newest"), _) => Ok(Overflow::DropNewest),
+        (Some("drop-oldest"), _) => Ok(Overflow::DropOldest),
+        (Some("fail"), _) => Ok(Overflow::Fail),
+        (Some(text), _) => {
+            let names = ["block", "drop-newest", "drop-oldest", "fail"];
+            wrong(
+                given("--overflow", text),
+                format!("{}there are {}", nearest(text, &names), names.join(", ")),
+            )
+        }
+    }
+}
+
+fn max_keys(cli: &Cli) -> Result<Option<usize>, Complaint> {
+    let Some(text) = &cli.max_keys else {
+        return Ok(cli.key.is_some().then_some(100_000));
+    };
+    if cli.key.is_none() {
+        return wrong(
+            given("--max-keys", text),
+            "without keys there is one bucket; say --key SELECTOR too",
+        );
+    }
+    match amount("--max-keys", text)? {
+        Amount::Count(count) if u32::try_from(count).is_ok() => Ok(Some(count as usize)),
+        Amount::Count(_) => wrong(given("--max-keys", text), format!("there may be {} at most", u32::MAX)),
+        _ => wrong(given("--max-keys", text), "it is a number, as in 100000"),
+    }
+}
+
+type Selectors = (Option<Selector>, Option<Selector>, Option<replay::Config>);
+
+fn selectors(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<Selectors, Complaint> {
+    let separator = match &cli.field_separator {
+        None => None,
+        Some(text) => {
+            let field = [&cli.key, &cli.cost, &cli.replay]
+                .into_iter()
+                .flatten()
+                .any(|text| text.starts_with("field:"));
+            if !field {
+                return wrong(
+                    given("--field-separator", text),
+                    "no selector is of the kind field:N; leave it out",
+                );
+            }
+            let separator = text.parse::<Separator>();
+            Some(separator.or_else(|why| wrong(given("--field-separator", text), why))?)
+        }
+    };
+    let selector = |option: &str, value: &Option<String>| -> Result<Option<Selector>, Complaint> {
+        let Some(text) = value else { return Ok(None) };
+        if chunks {
+            return wrong(
+                given(option, text),
+                "chunks of bytes have nothing in them to select; say --lines",
+            );
+        }
+        Selector::parse(text, separator.as_ref())
+            .map(Some)
+            .or_else(|why| wrong(given(option, text), why))
+    };
+    if let Some(text) = &cli.cost
+        && !rates.iter().any(|rate| rate.unit() == Unit::Cost)
+    {
+        return wrong(
+            given("--cost", text),
+            "no rate counts cost; say a --rate such as 100cost/s",
+        );
+    }
+    let replay = selector("--replay", &cli.replay)?;
+    if replay.is_none() {
+        let needs = [(&cli.speed, "--speed"), (&cli.max_gap, "--max-gap")];
+        if let Some((Some(text), option)) = needs.into_iter().find(|(value, _)| value.is_some()) {
+            return wrong(given(option, text), "that is for a replay; say --replay SELECTOR too");
+        }
+    }
+    let speed = match &cli.speed {
+        None => replay::Speed::default(),
+        Some(text) => text
+            .parse()
+            .or_else(|why: anyhow::Error| wrong(given("--speed", text), why))?,
+    };
+    let max_gap = duration("--max-gap", &cli.max_gap)?;
+    let replay = replay.map(|selector| replay::Config {
+        selector,
+        speed,
+        max_gap,
+    });
+    Ok((selector("--key", &cli.key)?, selector("--cost", &cli.cost)?, replay))
+}
+
+fn stats(cli: &Cli) -> Result<Option<Format>, Complaint> {
+    match cli.stats.as_deref() {
+        None => Ok(None),
+        Some("text") => Ok(Some(Format::Text)),
+        Some("json") => Ok(Some(Format::Json)),
+        Some(text) => wrong(given("--stats", text), "there are --stats=text and --stats=json"),
+    }
+}
+
+/// Above 1000 items a second waking for each one would cost a whole core.
+fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rate]) -> u64 {
+    let piece = if let Framing::Chunks(size) = framing {
+        *size as u64
+    } else {
+        1
+    };
+    let apart = rates.iter().map(|rate| match rate.unit() {
+        Unit::Bits => rate.nanos_for(piece.saturating_mul(8)),
+        Unit::Bytes => rate.nanos_for(piece),
+        Unit::Items | Unit::Cost => rate.nanos_for(1),
+    });
+    if cli.strict || apart.max().unwrap_or(u64::MAX) >= MILLISECOND {
+        return 0;
+    }
+    // Not so long that it uses up what lateness may be made up for.
+    let made_up = if pacer.keeps_real_time() {
+        pacer.shortest_burst()
+    } else {
+        catch_up
+    };
+    if pacer.in_windows() {
+        MILLISECOND
+    } else {
+        MILLISECOND.min(made_up / 2)
+    }
+}
+
+/// One paragraph about what will happen.
+fn understood(config: &Config, algorithm: &Algorithm) -> String {
+    let ns = |ns: u64| humantime::format_duration(std::time::Duration::from_nanos(ns)).to_string();
+    let rates: Vec<String> = config
+        .rates
+        .iter()
+        .map(|rate| {
+            let (n, p) = (rate.n(), ns(rate.p()));
+            let unit = match rate.unit() {
+                Unit::Items => "items",
+                Unit::Bytes => "bytes",
+                Unit::Bits => "bits",
+                Unit::Cost => "units of cost",
+            };
+            let apart = rate.nanos_for(1);
+            format!(
+                "{n} {unit} in {p}{}",
+                if apart > 1 {
+                    format!(", one every {}", ns(apart))
+                } else {
+                    String::new()
+                }
+            )
+        })
+        .collect();
+    let rates = if rates.is_empty() {
+        "no limit".into()
+    } else {
+        rates.join(" and ")
+    };
+    let algorithm = match algorithm {
+        Algorithm::LeakyBucket => "leaky-bucket".into(),
+        Algorithm::WarmUp { duration } => format!("leaky-bucket, warming up for {}", ns(duration.get())),
+        Algorithm::TokenBucket { bursts } => {
+            format!(
+                "token-bucket with a burst of {}",
+                bursts.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ")
+            )
+        }
+        Algorithm::FixedWindow(Align::First) => "fixed-window, each opened by the first item outside any".into(),
+        Algorithm::FixedWindow(Align::Clock) => "fixed-window on the UTC grid".into(),
+        Algorithm::SlidingWindow => "sliding-window".into(),
+    };
+    let framing = match &config.intake.framing {
+        Framing::Delimited(delimiter) if delimiter == b"\n" => "items are lines".into(),
+        Framing::Delimited(delimiter) => format!("items end with {:?}", String::from_utf8_lossy(delimiter)),
+        Framing::Records(size) => format!("items are records of {size} bytes"),
+        Framing::Chunks(size) => format!("bytes leave in chunks of {size} at most"),
+    };
+    let bucket = &config.bucket;
+    let unit = match bucket.capacity_unit {
+        Unit::Items => "items",
+        Unit::Cost => "units of cost",
+        Unit::Bytes | Unit::Bits => "bytes",
+    };
+    let full = match (bucket.overflow, bucket.timeout) {
+        (Overflow::Block, _) => "makes the producer wait".into(),
+        (Overflow::DropNewest, None) => "is dropped".into(),
+        (Overflow::DropNewest, Some(timeout)) => format!("waits {} for room and is dropped then", ns(timeout)),
+        (Overflow::DropOldest, _) => "drops the oldest that waits".into(),
+        (Overflow::Fail, None) => "ends the run".into(),
+        (Overflow::Fail, Some(timeout)) => format!("waits {} for room and ends the run then", ns(timeout)),
+    };
+    let late = match () {
+        () if bucket.pacer.is_unlimited() => "",
+        () if bucket.pacer.keeps_real_time() => "; lateness is made up as far as the algorithm allows",
+        () => &format!("; lateness up to {} is made up", ns(bucket.catch_up)),
+    };
+    let age = bucket.max_age.map_or(String::new(), |age| {
+        format!("; what waits longer than {} expires", ns(age))
+    });
+    let keys = bucket.max_keys.map_or(String::new(), |most| {
+        format!(", one such bucket for each key, {most} keys at most")
+    });
+    format!(
+        "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}; \
+         the first leaves at once",
+        bucket.capacity
+    )
+}

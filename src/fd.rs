@@ -1,0 +1,302 @@
+//! Descriptors 0 and 1. Nothing else in leaky touches them.
+//!
+//! A write must never hang, or nothing could be dropped, expired or ended meanwhile. But O_NONBLOCK belongs to the open
+//! file, which leaky shares with its neighbours, so it is not set there: a pipe or a terminal is opened once more by
+//! way of /proc, and a socket is sent to without waiting. Where neither can be had, no more is written at once than a
+//! pipe that polls as writable takes (PIPE_BUF).
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FileType, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags};
+use std::io::{self, IoSlice, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// What is guaranteed to fit into a pipe that polls as writable.
+pub const PIPE_BUF: usize = 4096;
+/// Slices that one call takes at most; the least that POSIX allows for is 16, Linux has 1024.
+pub const MOST_SLICES: usize = 64;
+/// Pipes are grown to this where the rate asks for it, in bytes.
+const LARGE_PIPE: usize = 1 << 20;
+
+/// What ended a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// The time was over, or somebody rang.
+    Called,
+    /// There is room in stdout.
+    Room,
+    /// Nobody will ever read what is written.
+    ReaderGone,
+}
+
+/// The hole of the bucket: stdout, or in tests something that can be late on purpose.
+pub trait Hole {
+    /// Writes some bytes of `slices` without waiting.
+    ///
+    /// # Errors
+    /// `WouldBlock` if there is no room; `BrokenPipe` if the reader has gone; others as the system says.
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Waits for the reader to go away, for a ring of the bell, for room if `room`, and for `timeout` nanoseconds, if
+    /// any, whatever comes first.
+    ///
+    /// # Errors
+    /// As the system says.
+    fn wait(&mut self, timeout: Option<u64>, room: bool) -> io::Result<Woken>;
+}
+
+/// A bell that wakes whoever polls its other end.
+#[derive(Debug)]
+pub struct Bell(PipeWriter);
+
+/// The end of a bell that is listened to.
+#[derive(Debug)]
+pub struct Ear(PipeReader);
+
+/// A bell and its ear.
+///
+/// # Errors
+/// If no pipe can be had.
+pub fn bell() -> io::Result<(Bell, Ear)> {
+    let (ear, bell) = io::pipe()?;
+    Ok((Bell(bell), Ear(ear)))
+}
+
+impl Bell {
+    /// Rings. To be called only if nobody has since the ear was last cleared, so that the pipe never fills.
+    pub fn ring(&self) {
+        // The only failure is an ear that has gone, and then nobody is left to be woken.
+        let _ = (&self.0).write(&[0]);
+    }
+}
+
+impl Ear {
+    fn clear(&self) {
+        let _ = (&self.0).read(&mut [0; 64]);
+    }
+}
+
+/// Polls for `timeout` nanoseconds, or for ever. A signal ends it early.
+///
+/// The kernel lets a poll be late by a thousandth of its length, so a long one is ended early and begun again.
+fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<u64>) -> io::Result<()> {
+    const EXACT: u64 = 4_000_000;
+    let timeout = timeout.map(|ns| {
+        let ns = if ns > EXACT { ns - (ns / 128).max(EXACT / 4) } else { ns };
+        Timespec {
+            tv_sec: (ns / 1_000_000_000) as i64,
+            tv_nsec: (ns % 1_000_000_000) as _,
+        }
+    });
+    match poll(fds, timeout.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn file_type(fd: BorrowedFd<'_>) -> FileType {
+    rustix::fs::fstat(fd).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
+}
+
+#[derive(Debug)]
+enum Way {
+    /// An open file of our own that never blocks.
+    Own(OwnedFd),
+    /// Already non-blocking, or a file, for which nobody ever waits.
+    Plain,
+    Socket,
+    /// A blocking descriptor of which no second open file can be had.
+    Small,
+}
+
+/// Stdout.
+#[derive(Debug)]
+pub struct Output {
+    way: Way,
+    file_type: FileType,
+    ear: Ear,
+}
+
+impl Output {
+    /// Takes stdout over; `ear` ends its waits.
+    pub fn open(ear: Ear) -> Output {
+        let stdout = rustix::stdio::stdout();
+        let file_type = file_type(stdout);
+        let nonblocking = rustix::fs::fcntl_getfl(stdout).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        let way = match file_type {
+            FileType::Socket => Way::Socket,
+            FileType::Fifo | FileType::CharacterDevice if !nonblocking => {
+                let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+                match rustix::fs::open("/proc/self/fd/1", flags, Mode::empty()) {
+                    Ok(own) => Way::Own(own),
+                    Err(_) if file_type == FileType::CharacterDevice && !rustix::termios::isatty(stdout) => Way::Plain,
+                    Err(_) => Way::Small,
+                }
+            }
+            _ => Way::Plain,
+        };
+        Output { way, file_type, ear }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        match &self.way {
+            Way::Own(own) => own.as_fd(),
+            _ => rustix::stdio::stdout(),
+        }
+    }
+
+    /// Grows the pipe, if it is one: for rates at which nobody would mind what a stalled reader then finds in it.
+    pub fn grow(&self) {
+        grow(self.fd());
+    }
+
+    /// Cuts the pipe to a page, so that it has room only when it is empty.
+    ///
+    /// # Errors
+    /// If stdout is no pipe that can be cut.
+    pub fn cut_to_a_page(&self) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        if rustix::pipe::fcntl_setpipe_size(self.fd(), PIPE_BUF)? == PIPE_BUF {
+            return Ok(());
+        }
+        Err(io::Error::from(io::ErrorKind::Unsupported))
+    }
+
+    /// Writes all of `bytes`, waiting for room where it must.
+    ///
+    /// # Errors
+    /// As for `write`.
+    pub fn write_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match self.write(&[IoSlice::new(bytes)]) {
+                Ok(written) => bytes = &bytes[written..],
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if self.wait(None, true)? == Woken::ReaderGone {
+                        return Err(io::ErrorKind::BrokenPipe.into());
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether stdout is a terminal.
+    pub fn is_terminal() -> bool {
+        rustix::termios::isatty(rustix::stdio::stdout())
+    }
+}
+
+impl Hole for Output {
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        let stdout = rustix::stdio::stdout();
+        let written = match &self.way {
+            Way::Own(own) => rustix::io::writev(own, slices),
+            Way::Plain => rustix::io::writev(stdout, slices),
+            Way::Socket => {
+                let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+                rustix::net::sendmsg(stdout, slices, &mut SendAncillaryBuffer::default(), flags)
+            }
+            Way::Small => {
+                let mut fds = [PollFd::from_borrowed_fd(stdout, PollFlags::OUT)];
+                poll(&mut fds, Some(&Timespec::default()))?;
+                match slices.iter().find(|slice| !slice.is_empty()) {
+                    _ if fds[0].revents().is_empty() => Err(Errno::AGAIN),
+                    Some(slice) => rustix::io::write(stdout, &slice[..slice.len().min(PIPE_BUF)]),
+                    None => Ok(0),
+                }
+            }
+        };
+        Ok(written?)
+    }
+
+    fn wait(&mut self, timeout: Option<u64>, room: bool) -> io::Result<Woken> {
+        let events = if room { PollFlags::OUT } else { PollFlags::empty() };
+        let mut fds = [
+            PollFd::from_borrowed_fd(self.fd(), events),
+            PollFd::from_borrowed_fd(self.ear.0.as_fd(), PollFlags::IN),
+        ];
+        poll_for(&mut fds, timeout)?;
+        let (stdout, ear) = (fds[0].revents(), fds[1].revents());
+        if !ear.is_empty() {
+            self.ear.clear();
+        }
+        let gone = stdout.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
+        match self.file_type {
+            FileType::Fifo | FileType::Socket if gone => Ok(Woken::ReaderGone),
+            // Anything else says by the error of a write what is wrong with it.
+            _ if stdout.contains(PollFlags::OUT) || (gone && room) => Ok(Woken::Room),
+            _ if gone => Err(Errno::IO.into()),
+            _ => Ok(Woken::Called),
+        }
+    }
+}
+
+/// Stdin.
+#[derive(Debug)]
+pub struct Input {
+    ear: Ear,
+}
+
+impl Input {
+    /// Takes stdin over; a ring of `ear`'s bell ends it.
+    pub fn open(ear: Ear) -> Input {
+        Input { ear }
+    }
+
+    /// Grows the pipe, if it is one.
+    pub fn grow(&self) {
+        grow(rustix::stdio::stdin());
+    }
+
+    /// Appends to `block` what can be read, up to `most` bytes, waiting until there is something. `None` if the bell
+    /// has rung, 0 at the end of input.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn read(&self, block: &mut Vec<u8>, most: usize) -> io::Result<Option<usize>> {
+        let stdin = rustix::stdio::stdin();
+        loop {
+            let mut fds = [
+                PollFd::from_borrowed_fd(stdin, PollFlags::IN),
+                PollFd::from_borrowed_fd(self.ear.0.as_fd(), PollFlags::IN),
+            ];
+            poll_for(&mut fds, None)?;
+            if !fds[1].revents().is_empty() {
+                return Ok(None);
+            }
+            if fds[0].revents().is_empty() {
+                continue;
+            }
+            // The bound is exact: what one read returns arrives together.
+            let begin = block.len();
+            block.resize(begin + most, 0);
+            let read = rustix::io::read(stdin, &mut block[begin..]);
+            block.truncate(begin + *read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(count) => return Ok(Some(count)),
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn grow(fd: BorrowedFd<'_>) {
+    // No matter if it is no pipe, or the user's allowance for pipes is used up.
+    if rustix::pipe::fcntl_getpipe_size(fd).is_ok_and(|size| size < LARGE_PIPE) {
+        let _ = rustix::pipe::fcntl_setpipe_size(fd, LARGE_PIPE);
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn grow(_: BorrowedFd<'_>) {}
+
+/// Asks the kernel to wake this thread when it said, not up to 50 us later.
+pub fn wake_me_exactly() {
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1));
+}

@@ -1,0 +1,211 @@
+//! The leaker thread: wait for the slot, write all that is due, account for it.
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::fd::{Hole, MOST_SLICES, Woken};
+use crate::pipeline::{Core, Shared, Stop, Voice};
+use crate::run::Slice;
+use crossbeam_channel::Sender;
+use std::io::{ErrorKind, IoSlice};
+use std::sync::Arc;
+
+/// Lets items out.
+#[derive(Debug)]
+pub struct Leaker<C, H> {
+    shared: Arc<Shared>,
+    clock: C,
+    hole: H,
+    used: Sender<Vec<u8>>,
+    lockstep: bool,
+    voice: Voice,
+}
+
+/// What became of the last write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    /// So many bytes have been written since the bucket was told.
+    Wrote(usize),
+    /// Stdout takes nothing; in lockstep, what it has taken is not taken out of it.
+    Blocked,
+}
+
+impl<C: Clock, H: Hole> Leaker<C, H> {
+    /// A leaker that lets items out through `hole` and sends back the blocks it has `used`.
+    pub fn new(shared: Arc<Shared>, clock: C, hole: H, used: Sender<Vec<u8>>, config: &Config) -> Leaker<C, H> {
+        Leaker {
+            shared,
+            clock,
+            hole,
+            used,
+            lockstep: config.lockstep,
+            voice: Voice::new(config.quiet),
+        }
+    }
+
+    /// Lets items out until the run ends.
+    pub fn run(mut self) {
+        crate::fd::wake_me_exactly();
+        if let Err(stop) = self.leak() {
+            self.shared.stop(stop);
+        }
+    }
+
+    fn leak(&mut self) -> Result<(), Stop> {
+        let shared = Arc::clone(&self.shared);
+        let (mut slices, mut cast_off) = (Vec::new(), Vec::new());
+        let mut progress = Progress::Wrote(0);
+        // Lockstep: bytes of the next item that are in the pipe.
+        let mut in_pipe = 0;
+        let (mut last, mut busy) = (self.clock.now(), false);
+        loop {
+            let now = self.clock.now();
+            let mut core = shared.lock();
+            core.tell(progress, now);
+            core.account(now - last, progress, busy);
+            core.bucket.advance(now);
+            self.recycle(&mut slices);
+            if self.lockstep {
+                core.bucket.leaving_item(&mut slices);
+            } else {
+                core.bucket.leaving(&mut slices, MOST_SLICES);
+            }
+            core.bucket.take_cast_off(&mut cast_off);
+            let notices = core.bucket.take_notices();
+            if core.bucket.overflowed() && core.stop.is_none() {
+                core.stop = Some(Stop::Overflow);
+            }
+            if core.reader_waits && core.bucket.may_read(1) > 0 {
+                core.reader_waits = false;
+                shared.room.notify_all();
+            }
+            (last, busy) = (now, core.bucket.waits() && progress != Progress::Blocked);
+            if progress != Progress::Blocked && !slices.is_empty() {
+                core.last_batch = now;
+            }
+            let until = core.next_wake();
+            let sleeps = slices.is_empty() || progress == Progress::Blocked;
+            core.asleep_until = sleeps.then_some(until.unwrap_or(u64::MAX));
+            let stop = core.stop.clone();
+            let drained = core.ended && core.bucket.is_empty();
+            shared.publish(&mut core);
+            drop(core);
+            self.voice.notice(notices);
+            shared.put_away(&mut cast_off);
+            match stop {
+                Some(stop) => return self.stop(&stop, in_pipe),
+                None if drained => return Ok(()),
+                None => {}
+            }
+            progress = if slices.is_empty() {
+                self.wait(until, false)?;
+                Progress::Wrote(0)
+            } else if progress == Progress::Blocked && self.wait(until, true)? != Woken::Room {
+                Progress::Blocked
+            } else if self.lockstep {
+                self.write_in_step(&slices, &mut in_pipe)?
+            } else {
+                self.write(&slices, 0)?
+            };
+        }
+    }
+
+    /// Lets one item out: `Wrote` only when the reader has taken all of it.
+    fn write_in_step(&mut self, item: &[Slice], in_pipe: &mut usize) -> Result<Progress, Stop> {
+        if *in_pipe == item.iter().map(Slice::len).sum::<usize>() {
+            return Ok(Progress::Wrote(std::mem::take(in_pipe)));
+        }
+        if let Progress::Wrote(bytes) = self.write(item, *in_pipe)? {
+            *in_pipe += bytes;
+        }
+        Ok(Progress::Blocked)
+    }
+
+    fn write(&mut self, slices: &[Slice], skip: usize) -> Result<Progress, Stop> {
+        let mut bytes = [IoSlice::new(&[]); MOST_SLICES];
+        for (into, slice) in bytes.iter_mut().zip(slices) {
+            *into = IoSlice::new(slice.bytes());
+        }
+        let mut bytes = &mut bytes[..slices.len()];
+        IoSlice::advance_slices(&mut bytes, skip);
+        match self.hole.write(bytes) {
+            Ok(written) => Ok(Progress::Wrote(written)),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Progress::Blocked),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Progress::Wrote(0)),
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => Err(Stop::ReaderGone),
+            Err(error) => Err(Stop::Failed(format!("could not write to stdout: {error}"))),
+        }
+    }
+
+    fn wait(&mut self, until: Option<u64>, room: bool) -> Result<Woken, Stop> {
+        let timeout = until.map(|until| until.saturating_sub(self.clock.now()));
+        match self.hole.wait(timeout, room) {
+            Ok(Woken::ReaderGone) => Err(Stop::ReaderGone),
+            Ok(woken) => Ok(woken),
+            Err(error) => Err(Stop::Failed(format!("could not wait for stdout: {error}"))),
+        }
+    }
+
+    /// Ends the run. What was due when the bucket overflowed has left, so it is still written, if that takes no wait.
+    fn stop(&mut self, stop: &Stop, in_pipe: usize) -> Result<(), Stop> {
+        let shared = Arc::clone(&self.shared);
+        let mut slices = Vec::new();
+        let mut progress = Progress::Wrote(in_pipe);
+        while let Progress::Wrote(bytes) = progress {
+            let mut core = shared.lock();
+            core.tell(Progress::Wrote(bytes), self.clock.now());
+            slices.clear();
+            core.bucket.leaving(&mut slices, MOST_SLICES);
+            shared.publish(&mut core);
+            if *stop != Stop::Overflow || slices.is_empty() || self.lockstep {
+                return Ok(());
+            }
+            drop(core);
+            progress = self.write(&slices, 0)?;
+        }
+        Ok(())
+    }
+
+    /// Sends back the blocks that nobody needs any more.
+    fn recycle(&self, slices: &mut Vec<Slice>) {
+        for slice in slices.drain(..) {
+            if let Some(mut block) = slice.into_block() {
+                block.clear();
+                // A full channel has enough of them.
+                let _ = self.used.try_send(block);
+            }
+        }
+    }
+}
+
+impl Core {
+    fn tell(&mut self, progress: Progress, now: u64) {
+        match progress {
+            Progress::Wrote(bytes) => {
+                self.bucket.blocked(false);
+                let lateness = &mut self.lateness;
+                self.bucket
+                    .wrote(bytes, now, |count, first, step| lateness.record(count, first, step));
+            }
+            Progress::Blocked => self.bucket.blocked(true),
+        }
+    }
+
+    /// Accounts for the `ns` since the last time, in which something waited if `busy`.
+    fn account(&mut self, ns: u64, progress: Progress, busy: bool) {
+        let (now, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
+        if progress == Progress::Blocked {
+            self.blocked_ns += ns;
+        } else if busy {
+            self.busy.ns += ns;
+            self.busy.items += now.emitted - before.emitted;
+            self.busy.bytes += now.bytes_emitted - before.bytes_emitted;
+            self.busy.cost += now.cost_emitted - before.cost_emitted;
+        }
+        self.accounted = now;
+    }
+
+    /// When the leaker has something to do, above 1000 items a second not before a tick after the last time.
+    pub fn next_wake(&self) -> Option<u64> {
+        Some(self.bucket.next_event()?.max(self.last_batch.saturating_add(self.tick)))
+    }
+}

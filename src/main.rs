@@ -1,0 +1,22 @@
+//! Parse, run, exit.
+
+use clap::Parser;
+use leaky::cli::{self, Cli};
+use leaky::config::Config;
+use leaky::exit::Exit;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let exit = match Cli::try_parse() {
+        Err(error) => cli::answer(&error),
+        Ok(typed) if typed.completions.is_some() => cli::complete(&typed),
+        Ok(typed) => match Config::try_from(typed) {
+            Err(complaint) => cli::complain(complaint),
+            Ok(config) => leaky::run(config).unwrap_or_else(|error| {
+                eprintln!("leaky: {error:#}");
+                Exit::Failed
+            }),
+        },
+    };
+    ExitCode::from(exit.status())
+}

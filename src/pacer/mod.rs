@@ -1,0 +1,424 @@
+//! The pacer says when the next item may leave. It is pure: it has no clock and waits for nobody.
+//!
+//! Time is counted in ticks. A tick is a nanosecond over `ticks_per_ns`, which is chosen so that the T of every rate is
+//! a whole number of ticks; nothing is ever rounded, so 3/s is three in every second for ever. Only an instant that
+//! somebody waits for is rounded, up, to a nanosecond.
+//!
+//! Each algorithm has a file of its own and answers the same questions about one rate:
+//!
+//! - `due`: from when on may an item of so many units leave, if nothing else leaves before it? Never, for the time
+//!   being, where that hangs on a write that has not ended.
+//! - `leave`: it leaves then.
+//! - `ended`: its write ended. Bursts and windows are promised to the reader of the output, so there an item counts
+//!   when it has got there. The leaky bucket has bucket time for that instead (see `bucket`).
+//! - `rest`: how much of what left is not paid for yet, which is part of the level.
+//! - `fresh_at`: from when on is the state that of a bucket nobody has used?
+//!
+//! An item has to please all rates at once, and the state of none changes before it leaves.
+
+mod fixed_window;
+mod leaky_bucket;
+mod sliding_window;
+mod token_bucket;
+mod warm_up;
+
+use crate::rate::{Rate, Unit};
+use crate::run::Weight;
+use smallvec::SmallVec;
+use std::num::NonZeroU64;
+
+pub use fixed_window::Align;
+use fixed_window::FixedWindow;
+use leaky_bucket::LeakyBucket;
+use sliding_window::SlidingWindow;
+use token_bucket::TokenBucket;
+use warm_up::WarmUp;
+
+/// An instant or a length of time in ticks.
+pub type Ticks = u128;
+
+/// Units of `unit` that an item of weight `weight` counts.
+pub fn units(unit: Unit, weight: Weight) -> u64 {
+    match unit {
+        Unit::Items => 1,
+        Unit::Bytes => weight.len,
+        Unit::Bits => weight.len.saturating_mul(8),
+        Unit::Cost => weight.cost,
+    }
+}
+
+/// How a pacer is to pace.
+#[derive(Clone, Debug)]
+pub enum Algorithm {
+    /// One after the other, T apart.
+    LeakyBucket,
+    /// At most so many units back to back.
+    TokenBucket {
+        /// The units of each rate that may leave at once after idling, at least 1.
+        bursts: Vec<u64>,
+    },
+    /// n in each window.
+    FixedWindow(Align),
+    /// n in any window.
+    SlidingWindow,
+    /// A leaky bucket that starts slowly after idling.
+    WarmUp {
+        /// How long it takes to reach the rate, in nanoseconds.
+        duration: NonZeroU64,
+    },
+}
+
+/// Why a pacer cannot be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Impossible {
+    /// These rates have no common tick that is long enough.
+    NoCommonTick,
+    /// A sliding window remembers each item, so n has a bound.
+    WindowTooLarge,
+}
+
+/// The most items a sliding window remembers.
+pub const LARGEST_WINDOW: u64 = 1_000_000;
+
+/// The rates that hold at once, and the algorithm that keeps them.
+#[derive(Clone, Debug)]
+pub struct Pacer {
+    ticks_per_ns: u64,
+    limits: SmallVec<[Limit; 1]>,
+}
+
+#[derive(Clone, Debug)]
+struct Limit {
+    unit: Unit,
+    /// T: ticks for one unit.
+    period: Ticks,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Leaky(LeakyBucket),
+    Token(TokenBucket),
+    WarmUp(WarmUp),
+    Fixed(FixedWindow),
+    Sliding(SlidingWindow),
+}
+
+/// What a pacer remembers; one for each key.
+#[derive(Clone, Debug)]
+pub struct State(SmallVec<[Memory; 1]>);
+
+/// What one rate remembers.
+#[derive(Clone, Debug)]
+enum Memory {
+    /// S: when the schedule lets the next item leave.
+    Slot(Ticks),
+    Token(token_bucket::Memory),
+    WarmUp(Box<warm_up::Memory>),
+    Fixed(fixed_window::Memory),
+    Sliding(Box<sliding_window::Memory>),
+}
+
+/// Items of equal weight that leave one after the other: the first at `due`, each further one `step` later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Departure {
+    /// How many.
+    pub count: u64,
+    /// When the first leaves, in ticks.
+    pub due: Ticks,
+    /// Ticks between them.
+    pub step: Ticks,
+}
+
+impl Pacer {
+    /// A pacer that keeps every one of `rates`; without any it holds nothing back.
+    ///
+    /// # Errors
+    /// `Impossible`, where the rates cannot be kept exactly.
+    pub fn new(rates: &[Rate], algorithm: &Algorithm) -> Result<Pacer, Impossible> {
+        let in_windows = matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::SlidingWindow);
+        // Windows begin and end at whole nanoseconds; elsewhere T has to be a whole number of ticks.
+        let needs = rates.iter().map(|rate| {
+            if in_windows {
+                1
+            } else {
+                rate.n() / gcd(rate.n(), rate.p())
+            }
+        });
+        let ticks_per_ns = needs.into_iter().try_fold(1, lcm).ok_or(Impossible::NoCommonTick)?;
+        let bursts = if let Algorithm::TokenBucket { bursts } = algorithm {
+            &bursts[..]
+        } else {
+            &[]
+        };
+        let bursts = if bursts.iter().all(|burst| *burst <= 1) {
+            &[]
+        } else {
+            bursts
+        };
+        let limits = rates.iter().enumerate().map(|(i, rate)| {
+            let period = (u128::from(ticks_per_ns) * u128::from(rate.p())) / u128::from(rate.n());
+            let kind = match algorithm {
+                Algorithm::LeakyBucket | Algorithm::TokenBucket { .. } => match bursts.get(i) {
+                    None => Kind::Leaky(LeakyBucket { period }),
+                    Some(burst) => Kind::Token(TokenBucket {
+                        period,
+                        burst: (*burst).max(1),
+                    }),
+                },
+                Algorithm::WarmUp { duration } => {
+                    let duration = u128::from(duration.get()) * u128::from(ticks_per_ns);
+                    Kind::WarmUp(WarmUp::new(period, duration).ok_or(Impossible::NoCommonTick)?)
+                }
+                Algorithm::FixedWindow(align) => Kind::Fixed(FixedWindow::new(rate.n(), rate.p(), *align)),
+                Algorithm::SlidingWindow if rate.n() > LARGEST_WINDOW => return Err(Impossible::WindowTooLarge),
+                Algorithm::SlidingWindow => Kind::Sliding(SlidingWindow {
+                    n: rate.n(),
+                    p: rate.p(),
+                }),
+            };
+            Ok(Limit {
+                unit: rate.unit(),
+                period,
+                kind,
+            })
+        });
+        Ok(Pacer {
+            ticks_per_ns,
+            limits: limits.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Whether nothing is held back.
+    pub fn is_unlimited(&self) -> bool {
+        self.limits.is_empty()
+    }
+
+    /// Whether the rates hold in windows.
+    pub fn in_windows(&self) -> bool {
+        self.limits
+            .iter()
+            .any(|limit| matches!(limit.kind, Kind::Fixed(_) | Kind::Sliding(_)))
+    }
+
+    /// Whether lateness is made up by the algorithm itself, so that bucket time is real time.
+    pub fn keeps_real_time(&self) -> bool {
+        let own = |limit: &Limit| !matches!(limit.kind, Kind::Leaky(_) | Kind::WarmUp(_));
+        self.is_unlimited() || self.limits.iter().any(own)
+    }
+
+    /// Whether it starts slowly.
+    pub fn warms_up(&self) -> bool {
+        self.limits.iter().any(|limit| matches!(limit.kind, Kind::WarmUp(_)))
+    }
+
+    /// Says when in UTC the clock begins (nanoseconds since the epoch), for windows on the UTC grid.
+    pub fn begin_at(&mut self, utc: i128) {
+        for limit in &mut self.limits {
+            if let Kind::Fixed(window) = &mut limit.kind {
+                window.begin_at(utc);
+            }
+        }
+    }
+
+    /// What may leave at once after idling, in nanoseconds of the rate that allows for least; 0 where nothing may.
+    pub fn shortest_burst(&self) -> u64 {
+        let burst = |limit: &Limit| match &limit.kind {
+            Kind::Token(token) => self.floor_ns(token.period.saturating_mul(u128::from(token.burst - 1))),
+            _ => 0,
+        };
+        self.limits.iter().map(burst).min().unwrap_or(0)
+    }
+
+    /// The T of the strictest rate in nanoseconds, rounded down; 0 without rates.
+    pub fn longest_period(&self) -> u64 {
+        let longest = self.limits.iter().map(|limit| limit.period).max().unwrap_or(0);
+        self.floor_ns(longest)
+    }
+
+    /// The state of a bucket that nobody has used.
+    pub fn fresh(&self) -> State {
+        let memory = self.limits.iter().map(|limit| match &limit.kind {
+            Kind::Leaky(_) => Memory::Slot(0),
+            Kind::Token(_) => Memory::Token(token_bucket::Memory::default()),
+            Kind::WarmUp(warm_up) => Memory::WarmUp(Box::new(warm_up.fresh())),
+            Kind::Fixed(_) => Memory::Fixed(fixed_window::Memory::default()),
+            Kind::Sliding(_) => Memory::Sliding(Box::default()),
+        });
+        State(memory.collect())
+    }
+
+    /// From when on an item of weight `weight`, admitted at `admitted`, may leave; `None` until a write ends.
+    pub fn due(&self, state: &State, admitted: Ticks, weight: Weight) -> Option<Ticks> {
+        self.limits
+            .iter()
+            .zip(&state.0)
+            .try_fold(admitted, |due, (limit, memory)| {
+                let units = units(limit.unit, weight);
+                let own = match (&limit.kind, memory) {
+                    (Kind::Leaky(_), Memory::Slot(slot)) => Some(*slot),
+                    (Kind::Token(token), Memory::Token(memory)) => token.due(memory, units),
+                    (Kind::WarmUp(_), Memory::WarmUp(memory)) => Some(memory.slot()),
+                    // Windows have ticks of a nanosecond.
+                    (Kind::Fixed(window), Memory::Fixed(memory)) => window.due(memory, ns(due), units).map(u128::from),
+                    (Kind::Sliding(window), Memory::Sliding(memory)) => {
+                        window.due(memory, ns(due), units).map(u128::from)
+                    }
+                    _ => unreachable!("a state is made by its pacer"),
+                };
+                Some(due.max(own?))
+            })
+    }
+
+    /// Lets up to `count` items of weight `weight` leave, of which the first is due at `due`, as far as they are due by
+    /// `until`. At least one leaves.
+    pub fn leave(&self, state: &mut State, due: Ticks, weight: Weight, count: u64, until: Ticks) -> Departure {
+        if let (
+            [
+                Limit {
+                    kind: Kind::Leaky(leaky),
+                    unit,
+                    ..
+                },
+            ],
+            [Memory::Slot(slot)],
+        ) = (&self.limits[..], &mut state.0[..])
+        {
+            return leaky.leave_many(slot, due, units(*unit, weight), count, until);
+        }
+        if self.limits.is_empty() {
+            return Departure { count, due, step: 0 };
+        }
+        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+            let units = units(limit.unit, weight);
+            match (&limit.kind, memory) {
+                (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, due, units),
+                (Kind::Token(token), Memory::Token(memory)) => token.leave(memory, due, units),
+                (Kind::WarmUp(warm_up), Memory::WarmUp(memory)) => warm_up.leave(memory, due, units),
+                (Kind::Fixed(_), Memory::Fixed(memory)) => memory.leave(units),
+                (Kind::Sliding(_), Memory::Sliding(memory)) => memory.leave(units),
+                _ => unreachable!("a state is made by its pacer"),
+            }
+        }
+        Departure { count: 1, due, step: 0 }
+    }
+
+    /// The write of `count` items of weight `weight` that had left ended at `at` (nanoseconds).
+    pub fn ended(&self, state: &mut State, at: u64, weight: Weight, count: u64) {
+        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+            let units = units(limit.unit, weight).saturating_mul(count);
+            match (&limit.kind, memory) {
+                (Kind::Leaky(_) | Kind::WarmUp(_), _) => {}
+                (Kind::Token(token), Memory::Token(memory)) => token.ended(memory, self.ticks(at), units),
+                (Kind::Fixed(window), Memory::Fixed(memory)) => window.ended(memory, at, units),
+                (Kind::Sliding(window), Memory::Sliding(memory)) => window.ended(memory, at, units),
+                _ => unreachable!("a state is made by its pacer"),
+            }
+        }
+    }
+
+    /// More of an item that has left already has turned up: it costs `weight` more. Only what is charged by length or
+    /// cost changes.
+    pub fn charge(&self, state: &mut State, weight: Weight) {
+        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+            let units = if limit.unit == Unit::Items {
+                0
+            } else {
+                units(limit.unit, weight)
+            };
+            match (&limit.kind, memory) {
+                (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, 0, units),
+                (Kind::Token(token), Memory::Token(memory)) => token.leave(memory, 0, units),
+                (Kind::WarmUp(warm_up), Memory::WarmUp(memory)) => warm_up.leave(memory, 0, units),
+                (Kind::Fixed(_), Memory::Fixed(memory)) => memory.leave(units),
+                (Kind::Sliding(_), Memory::Sliding(memory)) => memory.leave(units),
+                _ => unreachable!("a state is made by its pacer"),
+            }
+        }
+    }
+
+    /// For each rate: its unit, its T, and the ticks after `now` (ticks) until what left is paid for.
+    pub fn rests<'a>(&'a self, state: &'a State, now: Ticks) -> impl Iterator<Item = Rest> + 'a {
+        self.limits.iter().zip(&state.0).map(move |(limit, memory)| {
+            let (paid, slot) = match (&limit.kind, memory) {
+                (_, Memory::Slot(slot)) => (*slot, *slot),
+                (Kind::Token(token), Memory::Token(memory)) => (memory.tat, token.next_slot(memory)),
+                (_, Memory::WarmUp(memory)) => (memory.slot(), memory.slot()),
+                _ => (0, 0),
+            };
+            let (ticks, until_slot) = (paid.saturating_sub(now), slot.saturating_sub(now));
+            let burst = if let Kind::Token(token) = &limit.kind {
+                token.burst
+            } else {
+                1
+            };
+            Rest {
+                unit: limit.unit,
+                period: limit.period,
+                burst,
+                ticks,
+                until_slot,
+            }
+        })
+    }
+
+    /// From when on (nanoseconds) `state` is that of a bucket nobody has used; `None` until a write ends.
+    pub fn fresh_at(&self, state: &State) -> Option<u64> {
+        self.limits.iter().zip(&state.0).try_fold(0, |at, (limit, memory)| {
+            let own = match (&limit.kind, memory) {
+                (Kind::Leaky(_), Memory::Slot(slot)) => self.ceil_ns(*slot),
+                (Kind::Token(_), Memory::Token(memory)) => self.ceil_ns(memory.tat),
+                (Kind::WarmUp(warm_up), Memory::WarmUp(memory)) => self.ceil_ns(warm_up.fresh_at(memory)),
+                (Kind::Fixed(window), Memory::Fixed(memory)) => window.fresh_at(memory)?,
+                (Kind::Sliding(window), Memory::Sliding(memory)) => window.fresh_at(memory)?,
+                _ => unreachable!("a state is made by its pacer"),
+            };
+            Some(at.max(own))
+        })
+    }
+
+    /// `ns` nanoseconds in ticks.
+    pub fn ticks(&self, ns: u64) -> Ticks {
+        u128::from(ns) * u128::from(self.ticks_per_ns)
+    }
+
+    /// The first nanosecond that is not before `ticks`.
+    pub fn ceil_ns(&self, ticks: Ticks) -> u64 {
+        ns(leaky_bucket::div(
+            ticks.saturating_add(u128::from(self.ticks_per_ns) - 1),
+            self.ticks_per_ns,
+        ))
+    }
+
+    fn floor_ns(&self, ticks: Ticks) -> u64 {
+        ns(leaky_bucket::div(ticks, self.ticks_per_ns))
+    }
+}
+
+/// What is not paid for yet of one rate.
+#[derive(Clone, Copy, Debug)]
+pub struct Rest {
+    /// What the rate counts.
+    pub unit: Unit,
+    /// Its T in ticks.
+    pub period: Ticks,
+    /// Its burst; 1 where there is none.
+    pub burst: u64,
+    /// Ticks until all is paid for.
+    pub ticks: Ticks,
+    /// Ticks until an item of one unit may leave.
+    pub until_slot: Ticks,
+}
+
+/// An instant beyond 584 years is as good as never.
+fn ns(instant: u128) -> u64 {
+    u64::try_from(instant).unwrap_or(u64::MAX)
+}
+
+fn gcd(a: u64, b: u64) -> u64 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
+fn lcm(a: u64, b: u64) -> Option<u64> {
+    (a / gcd(a, b)).checked_mul(b)
+}

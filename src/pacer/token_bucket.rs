@@ -1,0 +1,54 @@
+//! The token bucket: what was not used while idling may leave at once later, up to a burst of b units.
+//!
+//! The memory is the theoretical arrival time, TAT: when the bucket would be full again. An item of k units may leave
+//! from D = TAT - (b - min(k, b)) T on; then TAT = max(TAT, D) + k T. TAT lies at most b T ahead when an item of cost 1
+//! has left, so any half-open window W holds at most floor(W/T) + b of cost 1. (Turner's bucket as GCRA, ITU-T I.371.)
+//!
+//! The promise is about what the reader gets, so an item counts when its write has ended: TAT then becomes what it
+//! would be had it left at that moment, and no more than b units may be on their way. So a reader that stalls, or a
+//! stopped process, finds a burst afterwards and no more. A late wake-up costs nothing as long as it is shorter than
+//! (b - 1) T, for TAT does not move while tokens are there.
+
+use super::Ticks;
+
+#[derive(Clone, Debug)]
+pub(super) struct TokenBucket {
+    /// T: ticks for one unit, at least 1.
+    pub period: Ticks,
+    /// b: units that may leave back to back, at least 1.
+    pub burst: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Memory {
+    /// When the bucket is full again.
+    pub tat: Ticks,
+    /// Units that have left and whose write has not ended.
+    leaving: u64,
+}
+
+impl TokenBucket {
+    pub fn due(&self, memory: &Memory, units: u64) -> Option<Ticks> {
+        let fits = memory.leaving == 0 || memory.leaving.saturating_add(units) <= self.burst;
+        fits.then(|| memory.tat.saturating_sub(self.cost(self.burst.saturating_sub(units))))
+    }
+
+    /// From when on an item of one unit may leave.
+    pub fn next_slot(&self, memory: &Memory) -> Ticks {
+        memory.tat.saturating_sub(self.cost(self.burst - 1))
+    }
+
+    pub fn leave(&self, memory: &mut Memory, due: Ticks, units: u64) {
+        memory.tat = memory.tat.max(due).saturating_add(self.cost(units));
+        memory.leaving = memory.leaving.saturating_add(units);
+    }
+
+    pub fn ended(&self, memory: &mut Memory, at: Ticks, units: u64) {
+        memory.tat = memory.tat.max(at.saturating_add(self.cost(memory.leaving)));
+        memory.leaving = memory.leaving.saturating_sub(units);
+    }
+
+    fn cost(&self, units: u64) -> Ticks {
+        self.period.saturating_mul(u128::from(units))
+    }
+}

@@ -1,0 +1,149 @@
+//! The reader thread: read, frame, select, admit.
+
+use crate::bucket::Overflow;
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::fd::Input;
+use crate::intake::Intake;
+use crate::pipeline::{Shared, Stop};
+use crate::run::Slice;
+use crossbeam_channel::Receiver;
+use std::sync::{Arc, PoisonError};
+
+/// What is read at once: as much as a default pipe holds.
+const BLOCK: usize = 64 << 10;
+/// And where pipes are grown.
+const LARGE_BLOCK: usize = 256 << 10;
+/// And where a block would hold back the producer's items for long.
+const SMALL_BLOCK: usize = 4 << 10;
+
+/// Brings items to the bucket.
+#[derive(Debug)]
+pub struct Reader<C> {
+    shared: Arc<Shared>,
+    clock: C,
+    input: Input,
+    intake: Intake,
+    spare: Receiver<Vec<u8>>,
+    most: usize,
+    replays: bool,
+}
+
+impl<C: Clock> Reader<C> {
+    /// A reader of `input` that fills `spare` blocks first.
+    pub fn new(
+        shared: Arc<Shared>,
+        clock: C,
+        input: Input,
+        intake: Intake,
+        spare: Receiver<Vec<u8>>,
+        config: &Config,
+    ) -> Reader<C> {
+        let most = match config.grow {
+            true => LARGE_BLOCK,
+            false if config.slow && config.bucket.overflow == Overflow::Block => SMALL_BLOCK,
+            false => BLOCK,
+        };
+        Reader {
+            shared,
+            clock,
+            input,
+            intake,
+            spare,
+            most,
+            replays: config.intake.replay.is_some(),
+        }
+    }
+
+    /// Reads until the input or the run ends.
+    pub fn run(mut self) {
+        let mut block = Vec::new();
+        self.read_all(&mut block);
+        let mut core = self.shared.lock();
+        core.reader_left = Some(block);
+        drop(core);
+        self.shared.room.notify_all();
+    }
+
+    fn read_all(&mut self, block: &mut Vec<u8>) {
+        let mut arrivals = Vec::new();
+        let mut cast_off: Vec<Slice> = Vec::new();
+        let mut anchor = None;
+        loop {
+            let Some(most) = self.wait_for_room() else { return };
+            if block.is_empty()
+                && let Ok(spare) = self.spare.try_recv()
+            {
+                *block = spare;
+            }
+            // A block is filled in one allocation, which is what makes it worth recycling.
+            block.reserve(self.most);
+            let read = match self.input.read(block, most) {
+                Ok(Some(read)) => read,
+                Ok(None) => return,
+                Err(error) => {
+                    self.shared.stop(Stop::Failed(format!("could not read stdin: {error}")));
+                    return;
+                }
+            };
+            let now = self.clock.now();
+            self.intake.take(block, read == 0, now, &mut arrivals);
+            let mut core = self.shared.lock();
+            if core.stop.is_some() {
+                // Too late to be decided on, but not lost.
+                block.splice(
+                    0..0,
+                    arrivals
+                        .drain(..)
+                        .flat_map(|arrival| arrival.run.slice.bytes().to_vec()),
+                );
+                return;
+            }
+            for mut arrival in arrivals.drain(..) {
+                if self.replays {
+                    // The replay's clock is bucket time, and begins with the first item.
+                    let anchor = *anchor.get_or_insert_with(|| core.bucket.bucket_time(now));
+                    arrival.recorded = arrival.recorded.map(|after| after.saturating_add(anchor));
+                }
+                core.bucket.arrive(now, arrival);
+            }
+            core.ended = read == 0;
+            core.faults = self.intake.faults();
+            core.bucket.take_cast_off(&mut cast_off);
+            if core.bucket.overflowed() && core.stop.is_none() {
+                core.stop = Some(Stop::Overflow);
+            }
+            self.shared.publish(&mut core);
+            // The leaker is called only if this changes when it has something to do.
+            let next = core.next_wake();
+            let ended = core.ended || core.stop.is_some();
+            if core
+                .asleep_until
+                .is_some_and(|until| ended || next.is_some_and(|next| next < until))
+            {
+                core.asleep_until = None;
+                self.shared.leaker_bell.ring();
+            }
+            drop(core);
+            self.shared.put_away(&mut cast_off);
+            if ended {
+                return;
+            }
+        }
+    }
+
+    /// Waits until the bucket lets more be read; `None` if the run ends.
+    fn wait_for_room(&self) -> Option<usize> {
+        let mut core = self.shared.lock();
+        loop {
+            if core.stop.is_some() {
+                return None;
+            }
+            match core.bucket.may_read(self.most) {
+                0 => core.reader_waits = true,
+                most => return Some(most),
+            }
+            core = self.shared.room.wait(core).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

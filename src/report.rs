@@ -1,0 +1,202 @@
+//! The summary, for people and for machines, and the one warning about a rate that was not reached.
+
+use crate::clock::{Clock, Monotonic, SECOND};
+use crate::config::{Config, Format};
+use crate::pacer;
+use crate::pipeline::{Core, Voice};
+use crate::rate::{Rate, Unit};
+use crate::run::Weight;
+use serde_json::json;
+use std::io::Write;
+
+/// Makes summaries.
+#[derive(Clone, Debug)]
+pub struct Report {
+    format: Option<Format>,
+    clock: Monotonic,
+    rates: Vec<Rate>,
+    bytes: bool,
+    keyed: bool,
+    /// Warming up is slower than the rate on purpose, so there is no telling whether it was reached.
+    paced: bool,
+}
+
+impl Report {
+    /// A report about a run of `config` that began with `clock`.
+    pub fn new(config: &Config, clock: Monotonic) -> Report {
+        Report {
+            format: config.stats,
+            clock,
+            rates: config.rates.clone(),
+            bytes: config.bucket.count_bytes,
+            keyed: config.bucket.max_keys.is_some(),
+            paced: !config.bucket.pacer.warms_up(),
+        }
+    }
+
+    /// Prints a summary of the run so far on stderr.
+    pub fn print(&self, core: &Core) {
+        let text = match self.format {
+            Some(Format::Json) => self.json(core),
+            Some(Format::Text) | None => self.text(core),
+        };
+        let _ = writeln!(std::io::stderr(), "{text}");
+    }
+
+    /// Says at the end what has to be said, and prints the summary if one was asked for.
+    pub fn conclude(&self, core: &Core, voice: &Voice) {
+        let accounts = core.bucket.accounts();
+        if let Some((rate, percent)) = self.shortfall(core) {
+            voice.warn(format!(
+                "{rate} was asked, {percent:.1} % less was reached although items waited; \
+                 the machine was too busy, leaky was stopped, or --strict or a burst leaves no time to make up for it"
+            ));
+        }
+        let gone = accounts.dropped + accounts.expired;
+        if gone > 0 && self.format.is_none() {
+            let unit = if self.bytes { "bytes" } else { "items" };
+            let read = accounts.read;
+            let lost = self
+                .lost_most(core)
+                .into_iter()
+                .take(3)
+                .map(|(key, count)| format!("'{key}' {count}"));
+            let lost: Vec<String> = lost.collect();
+            let lost = if lost.is_empty() {
+                String::new()
+            } else {
+                format!("; most by key: {}", lost.join(", "))
+            };
+            voice.warn(format!(
+                "of {read} {unit} {} were dropped and {} expired{lost}",
+                accounts.dropped, accounts.expired
+            ));
+        }
+        if self.format.is_some() {
+            self.print(core);
+        }
+    }
+
+    fn lost_most(&self, core: &Core) -> Vec<(String, u64)> {
+        let lost = core.bucket.lost_most().into_iter().take(10);
+        let name = |key: &[u8]| String::from_utf8_lossy(key).escape_debug().to_string();
+        lost.map(|(key, count)| (name(key), count)).collect()
+    }
+
+    /// The rate that was missed by more than a hundredth while items waited and the output did not block, and by how
+    /// many percent.
+    fn shortfall(&self, core: &Core) -> Option<(Rate, f64)> {
+        if self.keyed || !self.paced {
+            return None;
+        }
+        // The strictest rate holds the others back, so none is missed if one is reached.
+        let missed = self.rates.iter().map(|rate| {
+            let asked = rate.units_in(core.busy.ns);
+            let reached = self.reached(rate, core);
+            // An item or two more or less is chance.
+            let average = if core.busy.items == 0 {
+                1
+            } else {
+                (reached / core.busy.items).max(1)
+            };
+            let short = asked.saturating_sub(reached.saturating_add(2 * average));
+            (
+                *rate,
+                if asked == 0 {
+                    0.0
+                } else {
+                    short as f64 * 100.0 / asked as f64
+                },
+            )
+        });
+        missed
+            .min_by(|a, b| a.1.total_cmp(&b.1))
+            .filter(|(_, percent)| *percent > 1.0)
+    }
+
+    fn reached(&self, rate: &Rate, core: &Core) -> u64 {
+        match rate.unit() {
+            Unit::Items => core.busy.items,
+            unit => pacer::units(
+                unit,
+                Weight {
+                    len: core.busy.bytes,
+                    cost: core.busy.cost,
+                },
+            ),
+        }
+    }
+
+    fn json(&self, core: &Core) -> String {
+        let accounts = core.bucket.accounts();
+        let lateness = &core.lateness;
+        let rates: Vec<String> = self.rates.iter().map(Rate::to_string).collect();
+        let reached = |rate: &Rate| per_second(self.reached(rate, core), core.busy.ns);
+        json!({
+            "read": accounts.read,
+            "emitted": accounts.emitted,
+            "dropped": accounts.dropped,
+            "expired": accounts.expired,
+            "held": accounts.held(),
+            "bytes": accounts.bytes_emitted,
+            "bytes_read": accounts.bytes_read,
+            "elapsed_ns": self.clock.now(),
+            "rate_asked": rates,
+            "rate_reached": self.rates.iter().map(reached).collect::<Vec<_>>(),
+            "rate_missed": self.shortfall(core).is_some(),
+            "mean_per_second": per_second(accounts.emitted, self.clock.now()),
+            "lateness_ns": {
+                "p50": lateness.percentile(50),
+                "p90": lateness.percentile(90),
+                "p99": lateness.percentile(99),
+                "max": lateness.longest(),
+            },
+            "forgiven_ns": accounts.forgiven,
+            "level_max": accounts.level_max as f64 / 1000.0,
+            "blocked_ns": core.blocked_ns,
+            "late_stamps": core.faults.late,
+            "unreadable": core.faults.key.count + core.faults.cost.count + core.faults.time.count,
+            "lost_most": self.lost_most(core).into_iter().map(|(key, count)| json!({"key": key, "items": count})).collect::<Vec<_>>(),
+        })
+        .to_string()
+    }
+
+    fn text(&self, core: &Core) -> String {
+        let accounts = core.bucket.accounts();
+        let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
+        let seconds = |ns: u64| ns as f64 / SECOND as f64;
+        let elapsed = self.clock.now();
+        let lateness = &core.lateness;
+        let unit = if self.bytes { "bytes" } else { "items" };
+        let mut text = format!(
+            "leaky: {} {unit} read, {} emitted, {} dropped, {} expired, {} held; {} bytes out in {:.3} s, {:.3} {unit}/s\n",
+            accounts.read,
+            accounts.emitted,
+            accounts.dropped,
+            accounts.expired,
+            accounts.held(),
+            accounts.bytes_emitted,
+            seconds(elapsed),
+            per_second(accounts.emitted, elapsed).unwrap_or(0.0),
+        );
+        for rate in &self.rates {
+            let reached = per_second(self.reached(rate, core), core.busy.ns);
+            let reached = reached.map_or("nothing had to wait".into(), |reached| {
+                format!("{reached:.3}/s while items waited")
+            });
+            text += &format!("leaky: {rate} asked, {reached}\n");
+        }
+        text + &format!(
+            "leaky: late by {} (median), {} (99 %), {} (most); level {} at most; output blocked {:.3} s",
+            ms(lateness.percentile(50)),
+            ms(lateness.percentile(99)),
+            ms(lateness.longest()),
+            accounts.level_max as f64 / 1000.0,
+            seconds(core.blocked_ns),
+        )
+    }
+}
+
+fn per_second(count: u64, ns: u64) -> Option<f64> {
+    (ns > 0).then(|| count as f64 * SECOND as f64 / ns as f64)
+}

@@ -14,7 +14,7 @@
 //! arrived is offered. An item is *waiting* until it leaves, *leaving* until it is written. What has arrived and is not
 //! decided on stands at the *mouth*.
 
-use crate::pacer::{self, Pacer, State, Ticks};
+use crate::pacer::{self, Pacer, Rest, State, Ticks};
 use crate::rate::Unit;
 use crate::run::{Layout, Run, Slice, Weight};
 use hashbrown::HashTable;
@@ -143,10 +143,7 @@ pub struct Accounts {
 impl Accounts {
     /// Read and not yet written, dropped or expired.
     pub fn held(&self) -> u64 {
-        self.read
-            .wrapping_sub(self.emitted)
-            .wrapping_sub(self.dropped)
-            .wrapping_sub(self.expired)
+        self.read.wrapping_sub(self.emitted).wrapping_sub(self.dropped).wrapping_sub(self.expired)
     }
 }
 
@@ -168,7 +165,7 @@ struct Waiting {
     run: Run,
     part: Part,
     /// When it was admitted, in bucket time.
-    admitted: u64,
+    admitted: Ticks,
 }
 
 #[derive(Clone, Debug)]
@@ -213,8 +210,8 @@ enum Open {
 
 /// When there is room.
 enum Room {
-    /// For so many, now.
-    Now(u64),
+    /// For so many, since this instant: now, but for what that was rounded up.
+    Now(u64, Ticks),
     /// Then (bucket time), if nothing happens before.
     At(u64),
     /// Not before something leaves or is written.
@@ -229,6 +226,8 @@ enum Event {
     Decide,
 }
 
+/// An item that nothing is known of.
+const ONE: Weight = Weight { len: 1, cost: 1 };
 const NEVER: u64 = u64::MAX;
 /// A reader that lags a hand-over behind must not cost slots, so it may run ahead of the level by this long.
 const AHEAD_NS: u64 = 8_000_000;
@@ -252,6 +251,10 @@ pub struct Bucket {
     mouth: VecDeque<Arrival>,
     /// When the front of the mouth was offered, in real time.
     offered: Option<u64>,
+    /// The last decision at the mouth, exactly, in bucket time: not before it is the next one offered.
+    decided: Ticks,
+    /// When something last left or was taken away, exactly, in bucket time: room that came by that was not there before.
+    changed: Ticks,
     leaving: VecDeque<Leaving>,
     open: Option<Open>,
     /// Stdout takes nothing at the moment.
@@ -291,6 +294,8 @@ impl Bucket {
             idle: BTreeSet::new(),
             mouth: VecDeque::new(),
             offered: None,
+            decided: 0,
+            changed: 0,
             leaving: VecDeque::new(),
             open: None,
             blocked: false,
@@ -420,11 +425,7 @@ impl Bucket {
         if streams || (self.blocked && self.config.pacer.is_unlimited()) {
             return None;
         }
-        self.real(if self.keyed() {
-            self.departures.first()?.0
-        } else {
-            self.lanes[0].due
-        })
+        self.real(if self.keyed() { self.departures.first()?.0 } else { self.lanes[0].due })
     }
 
     fn next_expiry(&self) -> Option<u64> {
@@ -434,11 +435,7 @@ impl Bucket {
         } else {
             self.lanes[0].waiting.front().map(|head| head.run.arrival)
         };
-        let mouth = self
-            .mouth
-            .front()
-            .filter(|_| self.offered.is_some())
-            .map(|front| front.run.arrival);
+        let mouth = self.mouth.front().filter(|_| self.offered.is_some()).map(|front| front.run.arrival);
         let leaving = self.not_begun().map(|index| self.leaving[index].run.arrival);
         let oldest = [leaving, waiting, mouth].into_iter().flatten().min()?;
         // What has waited for just its age is still emitted.
@@ -455,7 +452,7 @@ impl Bucket {
             return None;
         }
         let room = match self.room(front, self.bucket_time(self.at)) {
-            Room::Now(_) => return Some(now),
+            Room::Now(..) => return Some(now),
             Room::At(instant) => self.real(instant).map(|at| (at, Event::Decide)),
             Room::Later => None,
         };
@@ -498,7 +495,8 @@ impl Bucket {
                     self.open = Some(Open::Mouth);
                 }
                 if self.holds_nothing_back() {
-                    self.admit(0, arrival, self.bucket_time(now));
+                    let admitted = self.config.pacer.ticks(self.bucket_time(now));
+                    self.admit(0, arrival, admitted);
                 } else {
                     self.mouth_bytes += len;
                     self.mouth.push_back(arrival);
@@ -551,7 +549,7 @@ impl Bucket {
             return if free >= enough { (free as usize).min(most) } else { 0 };
         }
         let free = self.config.capacity.saturating_sub(level);
-        let ahead = self.config.pacer.rests(&lane.state, now).map(|rest| {
+        let ahead = self.config.pacer.rests(&lane.state, ONE).map(|rest| {
             let units = match rest.unit {
                 Unit::Items => self.waiting_items,
                 Unit::Bytes => self.waiting_bytes,
@@ -576,19 +574,11 @@ impl Bucket {
             }
             Open::Waiting(lane) => {
                 let units = pacer::units(self.config.capacity_unit, arrival.run.weight);
-                let charged = if self.config.capacity_unit == Unit::Items {
-                    0
-                } else {
-                    units
-                };
+                let charged = if self.config.capacity_unit == Unit::Items { 0 } else { units };
                 self.waiting_bytes += len;
                 let lane = &mut self.lanes[lane as usize];
                 lane.units = lane.units.saturating_add(charged);
-                lane.waiting.push_back(Waiting {
-                    run: arrival.run,
-                    part: arrival.part,
-                    admitted: 0,
-                });
+                lane.waiting.push_back(Waiting { run: arrival.run, part: arrival.part, admitted: 0 });
             }
             Open::Leaving(lane, due) => self.let_go(lane, arrival.run, arrival.part, due, 0),
             Open::Gone(fate) => self.account_gone(arrival.run, arrival.part, fate),
@@ -613,11 +603,7 @@ impl Bucket {
         }
         if let Open::Waiting(id) = open {
             let lane = &mut self.lanes[id as usize];
-            let first = lane
-                .waiting
-                .iter()
-                .rposition(|waiting| waiting.part == Part::First)
-                .unwrap_or(0);
+            let first = lane.waiting.iter().rposition(|waiting| waiting.part == Part::First).unwrap_or(0);
             for piece in lane.waiting.split_off(first) {
                 self.account_left(id, &piece.run, piece.part);
                 self.account_gone(piece.run, piece.part, Fate::Dropped);
@@ -642,7 +628,8 @@ impl Bucket {
         let at = self.at;
         self.offered = Some(at);
         if let Some(front) = self.mouth.front_mut() {
-            front.run.arrival = at;
+            // It may have come while another one was still to be decided on.
+            front.run.arrival = front.recorded.unwrap_or(at).saturating_add(self.accounts.forgiven).min(at);
         }
     }
 
@@ -656,11 +643,7 @@ impl Bucket {
     /// The pieces at the mouth that belong to the item of which `part` was taken away.
     fn take_pieces(&mut self, part: Part) -> Vec<Arrival> {
         let belongs = |arrival: &&Arrival| matches!(arrival.part, Part::Middle | Part::Last);
-        let count = if part == Part::First {
-            self.mouth.iter().take_while(belongs).count()
-        } else {
-            0
-        };
+        let count = if part == Part::First { self.mouth.iter().take_while(belongs).count() } else { 0 };
         let pieces: Vec<Arrival> = self.mouth.drain(..count).collect();
         self.mouth_bytes -= pieces.iter().map(|piece| piece.run.slice.len() as u64).sum::<u64>();
         pieces
@@ -672,12 +655,7 @@ impl Bucket {
             return front;
         }
         let run = front.run.split_to(count, &self.config.layout);
-        let head = Arrival {
-            run,
-            part: front.part,
-            key: front.key.clone(),
-            recorded: front.recorded,
-        };
+        let head = Arrival { run, part: front.part, key: front.key.clone(), recorded: front.recorded };
         self.mouth_bytes += front.run.slice.len() as u64;
         self.mouth.push_front(front);
         head
@@ -689,11 +667,15 @@ impl Bucket {
         let Some(front) = self.mouth.front() else { return };
         let room = self.room(front, now);
         let (offered, waits) = (self.offered, self.config.timeout.is_some());
-        if let (Room::Now(count), Some(lane)) = (room, self.lane_for(now)) {
-            let Some(front) = self.take_front_of_mouth() else {
-                return;
-            };
+        // Recorded and real arrivals are whole nanoseconds; only a decision may lie between two.
+        let arrived =
+            front.recorded.unwrap_or_else(|| front.run.arrival.saturating_sub(self.accounts.forgiven)).min(now);
+        let offer = self.decided.max(self.config.pacer.ticks(arrived));
+        if let (Room::Now(count, since), Some(lane)) = (room, self.lane_for(now)) {
+            let Some(front) = self.take_front_of_mouth() else { return };
             let head = self.cut_front(front, count);
+            let now = offer.max(since).max(self.changed);
+            self.decided = now;
             let pieces = self.take_pieces(head.part);
             self.admit(lane, head, now);
             for piece in pieces {
@@ -720,6 +702,7 @@ impl Bucket {
             let Some(front) = self.take_front_of_mouth() else {
                 return;
             };
+            self.decided = self.config.pacer.ticks(now);
             // Where there is no room for one of a run there is none for the next; but each waits for it in its turn.
             let head = self.cut_front(front, if waits { 1 } else { u64::MAX });
             self.drop_arrival(head, Fate::Dropped);
@@ -750,7 +733,7 @@ impl Bucket {
         let lane = &self.lanes[id as usize];
         let waiting: u64 = lane.waiting.iter().map(|waiting| waiting.run.count).sum();
         let memory = self.waiting_bytes + self.leaving_bytes + front.run.weight.len > self.config.max_held;
-        if waiting == 0 || !(memory || matches!(self.room_in(lane, 0, front.run.weight, now), Room::Now(_))) {
+        if waiting == 0 || !(memory || matches!(self.room_in(lane, 0, front.run.weight, now), Room::Now(..))) {
             return false;
         }
         // A run holds more than one item only where all are alike. Then each that arrives costs one that waits, and
@@ -774,10 +757,7 @@ impl Bucket {
             if head.run.count > count {
                 let run = head.run.split_to(count, &self.config.layout);
                 let rest = std::mem::replace(&mut head.run, run);
-                self.lanes[id as usize].waiting.push_front(Waiting {
-                    run: rest,
-                    ..head.clone()
-                });
+                self.lanes[id as usize].waiting.push_front(Waiting { run: rest, ..head.clone() });
             }
             count -= head.run.count;
             let streams = head.part == Part::First;
@@ -789,6 +769,12 @@ impl Bucket {
             if streams {
                 self.remove_pieces(id, fate);
             }
+        }
+        // Whoever comes to the head by that may be due already, but could not leave before.
+        let now = self.config.pacer.ticks(self.bucket_time(self.at));
+        self.changed = now;
+        if let Some(head) = self.lanes[id as usize].waiting.front_mut() {
+            head.admitted = head.admitted.max(now);
         }
         self.refresh(id);
     }
@@ -808,10 +794,7 @@ impl Bucket {
 
     fn pop_piece(&mut self, id: u32) -> Option<Waiting> {
         let lane = &mut self.lanes[id as usize];
-        let piece = lane
-            .waiting
-            .front()
-            .is_some_and(|head| matches!(head.part, Part::Middle | Part::Last));
+        let piece = lane.waiting.front().is_some_and(|head| matches!(head.part, Part::Middle | Part::Last));
         if piece { lane.waiting.pop_front() } else { None }
     }
 
@@ -820,29 +803,31 @@ impl Bucket {
     /// Whether there is room for the front of the mouth at `now` (bucket time), and if not, when.
     fn room(&self, front: &Arrival, now: u64) -> Room {
         let run = &front.run;
+        let mut rested = 0;
         let lane = match self.find_lane(&front.key) {
             Some(id) => &self.lanes[id as usize],
             None if self.table.len() < self.config.max_keys.unwrap_or(usize::MAX) => &self.blank,
             None => match self.idle.first() {
-                Some((at, _)) if *at <= now => &self.blank,
+                Some((at, id)) if *at <= now => {
+                    rested = self.config.pacer.fresh_at(&self.lanes[*id as usize].state).unwrap_or(0);
+                    &self.blank
+                }
                 Some((at, _)) => return Room::At(*at),
                 None => return Room::Later,
             },
         };
-        let free = self
-            .config
-            .max_held
-            .saturating_sub(self.waiting_bytes + self.leaving_bytes);
+        let free = self.config.max_held.saturating_sub(self.waiting_bytes + self.leaving_bytes);
         let held = run.slice.len() as u64;
         match self.room_in(lane, lane.units, run.weight, now) {
             // Something always gets in, be it ever so large.
-            Room::Now(count) if held > free && (count > 1 || self.waiting_bytes + self.leaving_bytes > 0) => {
+            Room::Now(count, _) if held > free && (count > 1 || self.waiting_bytes + self.leaving_bytes > 0) => {
                 let bytes = &run.slice.bytes()[..free.min(held) as usize];
                 match self.config.layout.count(bytes).0.min(count) {
                     0 => Room::Later,
-                    fitting => Room::Now(fitting),
+                    fitting => Room::Now(fitting, self.config.pacer.ticks(now)),
                 }
             }
+            Room::Now(count, since) => Room::Now(count, since.max(rested)),
             room => room,
         }
     }
@@ -854,105 +839,80 @@ impl Bucket {
         if pacer.in_windows() {
             return self.room_beside_window(lane, waiting, units, weight, now);
         }
-        let now_ticks = pacer.ticks(now);
-        let mut room = match units {
-            0 => u64::MAX,
-            _ => u64::MAX / units,
-        };
-        let mut at = 0;
-        let mut later = false;
-        let mut unlimited = true;
-        for rest in pacer.rests(&lane.state, now_ticks) {
-            unlimited = false;
-            let own = match per_unit(rest.unit, self.config.capacity_unit) {
-                Some(scale) => {
-                    let capacity = u128::from(self.config.capacity) + u128::from((rest.burst - 1) / scale);
-                    let unit = rest.period.saturating_mul(u128::from(scale));
-                    let waiting = u128::from(waiting);
-                    if u128::from(units) > capacity {
-                        self.room_for_the_dear(waiting, rest.ticks)
-                    } else {
-                        let full = capacity.saturating_mul(unit);
-                        let free = full.checked_sub(waiting.saturating_mul(unit));
-                        let step = unit.saturating_mul(u128::from(units));
-                        match free {
-                            Some(free) if free >= rest.ticks.saturating_add(step) => match step {
-                                0 => Ok(u64::MAX),
-                                _ => Ok(u64::try_from((free - rest.ticks) / step).unwrap_or(u64::MAX)),
-                            },
-                            Some(free) if free >= step => Err(Some(rest.ticks - (free - step))),
-                            _ => Err(None),
-                        }
-                    }
-                }
-                // The last item counts whole until its slot ends.
-                None => {
-                    let last = if rest.until_slot > 0 { lane.last } else { 0 };
-                    if units > self.config.capacity {
-                        self.room_for_the_dear(u128::from(waiting), rest.until_slot)
-                    } else {
-                        let free = self.config.capacity.saturating_sub(waiting);
-                        match free.saturating_sub(last).checked_div(units) {
-                            None => Ok(u64::MAX),
-                            Some(0) if free >= units => Err(Some(rest.until_slot)),
-                            Some(0) => Err(None),
-                            Some(count) => Ok(count),
-                        }
-                    }
-                }
-            };
-            match own {
-                Ok(count) => room = room.min(count),
-                Err(Some(wait)) => at = at.max(wait),
-                Err(None) => later = true,
-            }
-        }
-        if unlimited {
-            let free = self.config.capacity.saturating_sub(waiting);
+        let capacity = self.config.capacity;
+        if pacer.is_unlimited() {
+            let free = capacity.saturating_sub(waiting);
             return match free.checked_div(units) {
-                None => Room::Now(u64::MAX),
-                Some(0) if waiting == 0 => Room::Now(1),
-                Some(0) => Room::Later,
                 // What finds the hole open leaves at once and never waits.
-                Some(_) if waiting == 0 && !self.blocked => Room::Now(u64::MAX),
-                Some(count) => Room::Now(count),
+                _ if waiting == 0 && !self.blocked => Room::Now(u64::MAX, 0),
+                None => Room::Now(u64::MAX, 0),
+                Some(0) if waiting == 0 => Room::Now(1, 0),
+                Some(0) => Room::Later,
+                Some(count) => Room::Now(count, 0),
             };
         }
-        match (later, at) {
-            (true, _) => Room::Later,
-            (false, 0) => Room::Now(room),
-            (false, wait) => Room::At(pacer.ceil_ns(now_ticks.saturating_add(wait))),
+        let ticks = pacer.ticks(now);
+        // The capacity in units of the rate, if both count the same, and how many of these are one of the capacity.
+        let limit = |rest: &Rest| {
+            let scale = per_unit(rest.unit, self.config.capacity_unit)?;
+            Some((scale, u128::from(capacity) + u128::from((rest.burst - 1) / scale)))
+        };
+        let dear = pacer
+            .rests(&lane.state, weight)
+            .any(|rest| u128::from(units) > limit(&rest).map_or(u128::from(capacity), |limit| limit.1));
+        let (mut count, mut since) = (u64::MAX, 0);
+        for rest in pacer.rests(&lane.state, weight) {
+            let own = match limit(&rest) {
+                _ if dear && waiting > 0 => return Room::Later,
+                // What is dearer than the capacity needs level 0, and enters alone.
+                Some(_) if dear => (1, rest.paid),
+                None if dear => (1, rest.slot),
+                Some((scale, capacity)) => {
+                    let unit = rest.period.saturating_mul(u128::from(scale));
+                    let step = unit.saturating_mul(u128::from(units));
+                    // Level and cost may come to the capacity: what left last may still have so much to pay.
+                    let free = capacity.saturating_sub(u128::from(waiting)).saturating_mul(unit);
+                    let Some(unpaid) = free.checked_sub(step) else { return Room::Later };
+                    let since = rest.paid.saturating_sub(unpaid);
+                    let further = (free.saturating_sub(rest.paid.saturating_sub(ticks))).checked_div(step);
+                    (further.map_or(u64::MAX, |count| u64::try_from(count).unwrap_or(u64::MAX)), since)
+                }
+                None => {
+                    // The last item counts whole until its slot ends.
+                    let free = capacity.saturating_sub(waiting);
+                    let ended = rest.slot <= ticks;
+                    let beside = free.saturating_sub(if ended { 0 } else { lane.last });
+                    match (beside.checked_div(units), free.checked_div(units)) {
+                        (Some(0), Some(0)) => return Room::Later,
+                        (Some(0), _) => (1, rest.slot),
+                        (count, _) => (count.unwrap_or(u64::MAX), if ended { rest.slot.min(ticks) } else { 0 }),
+                    }
+                }
+            };
+            count = count.min(own.0);
+            since = since.max(own.1);
         }
-    }
-
-    /// What is dearer than the capacity needs level 0, and enters alone.
-    fn room_for_the_dear(&self, waiting: u128, rest: Ticks) -> Result<u64, Option<Ticks>> {
-        match (waiting, rest) {
-            (0, 0) => Ok(1),
-            (0, rest) => Err(Some(rest)),
-            _ => Err(None),
-        }
+        let at = pacer.ceil_ns(since);
+        if at <= now { Room::Now(count.max(1), since) } else { Room::At(at) }
     }
 
     /// Under a window, what may leave at once gets in, and capacity - 1 may wait.
     fn room_beside_window(&self, lane: &Lane, waiting: u64, units: u64, weight: Weight, now: u64) -> Room {
+        let ticks = self.config.pacer.ticks(now);
         let free = (self.config.capacity - 1).saturating_sub(waiting);
-        let may_wait = if units == 0 { u64::MAX } else { free / units };
-        let due = if lane.waiting.is_empty() {
-            self.config.pacer.due(&lane.state, self.config.pacer.ticks(now), weight)
-        } else {
-            None
-        };
+        let may_wait = free.checked_div(units).unwrap_or(u64::MAX);
+        let due = if lane.waiting.is_empty() { self.config.pacer.due(&lane.state, ticks, weight) } else { None };
         match due.map(|due| self.config.pacer.ceil_ns(due)) {
-            Some(due) if due <= now => Room::Now(1),
-            _ if may_wait > 0 => Room::Now(may_wait),
+            // Windows begin and end at whole nanoseconds.
+            Some(due) if due <= now => Room::Now(1, ticks),
+            _ if may_wait > 0 => Room::Now(may_wait, ticks),
             Some(due) => Room::At(due),
             None => Room::Later,
         }
     }
 
     /// Admits items at `at` (bucket time).
-    fn admit(&mut self, id: u32, arrival: Arrival, at: u64) {
+    fn admit(&mut self, id: u32, arrival: Arrival, at: Ticks) {
         let run = arrival.run;
         let units = pacer::units(self.config.capacity_unit, run.weight);
         if arrival.part == Part::First {
@@ -966,11 +926,7 @@ impl Bucket {
             self.idle.remove(&(fresh_at, id));
         }
         let alone = lane.waiting.is_empty();
-        lane.waiting.push_back(Waiting {
-            run,
-            part: arrival.part,
-            admitted: at,
-        });
+        lane.waiting.push_back(Waiting { run, part: arrival.part, admitted: at });
         if alone {
             self.refresh(id);
         }
@@ -993,9 +949,7 @@ impl Bucket {
         let Some(key) = key else {
             return (!self.keyed()).then_some(0);
         };
-        self.table
-            .find(self.hash(key), |id| self.lanes[*id as usize].key == *key)
-            .copied()
+        self.table.find(self.hash(key), |id| self.lanes[*id as usize].key == *key).copied()
     }
 
     /// The lane for the front of the mouth, made for it if need be; `None` if the table of keys is full.
@@ -1023,8 +977,7 @@ impl Bucket {
         let hash = self.hash(&key);
         let id = self.new_lane(key);
         let (lanes, hasher) = (&self.lanes, &self.hasher);
-        self.table
-            .insert_unique(hash, id, |id| hasher.hash_one(&lanes[*id as usize].key));
+        self.table.insert_unique(hash, id, |id| hasher.hash_one(&lanes[*id as usize].key));
         Some(id)
     }
 
@@ -1048,7 +1001,7 @@ impl Bucket {
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
         let due = lane.waiting.front().and_then(|head| {
-            let due = pacer.due(&lane.state, pacer.ticks(head.admitted), head.run.weight)?;
+            let due = pacer.due(&lane.state, head.admitted, head.run.weight)?;
             Some(pacer.ceil_ns(due))
         });
         let head = lane.waiting.front().map(|head| (head.run.number, head.run.arrival));
@@ -1066,7 +1019,7 @@ impl Bucket {
                 }
             } else if lane.leaving == 0 {
                 lane.waiting = VecDeque::new();
-                let fresh_at = pacer.fresh_at(&lane.state).unwrap_or(NEVER);
+                let fresh_at = pacer.fresh_at(&lane.state).map_or(NEVER, |fresh_at| pacer.ceil_ns(fresh_at));
                 lane.fresh_at = Some(fresh_at);
                 self.idle.insert((fresh_at, id));
             }
@@ -1079,26 +1032,17 @@ impl Bucket {
     /// Lets the next item leave, and with it those behind it that are due by `now` (real time), if nothing else
     /// happens before.
     fn depart(&mut self, now: u64) {
-        let id = if self.keyed() {
-            self.departures.first().map_or(0, |first| first.2)
-        } else {
-            0
-        };
+        let id = if self.keyed() { self.departures.first().map_or(0, |first| first.2) } else { 0 };
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
         let Some(mut head) = lane.waiting.pop_front() else {
             return;
         };
-        let due = pacer
-            .due(&lane.state, pacer.ticks(head.admitted), head.run.weight)
-            .unwrap_or_default();
+        let due = pacer.due(&lane.state, head.admitted, head.run.weight).unwrap_or_default();
         let until = if self.config.max_keys.is_some() || !self.mouth.is_empty() {
             due
         } else {
-            let oldest = self
-                .config
-                .max_age
-                .map_or(NEVER, |age| head.run.arrival.saturating_add(age).max(self.at));
+            let oldest = self.config.max_age.map_or(NEVER, |age| head.run.arrival.saturating_add(age).max(self.at));
             let real = now.min(oldest).saturating_sub(self.accounts.forgiven);
             let plug = self.leaving.front().map_or(due, |front| front.due);
             let plug = match pacer.keeps_real_time() {
@@ -1112,18 +1056,17 @@ impl Bucket {
         if departure.count < head.run.count {
             let run = head.run.split_to(departure.count, &self.config.layout);
             let rest = std::mem::replace(&mut head.run, run);
-            lane.waiting.push_front(Waiting {
-                run: rest,
-                ..head.clone()
-            });
+            lane.waiting.push_front(Waiting { run: rest, ..head.clone() });
         }
         if self.config.trace {
             let fate = Fate::Emitted(due, departure.step);
-            self.outcomes.push(Outcome {
-                number: head.run.number,
-                count: departure.count,
-                fate,
-            });
+            self.outcomes.push(Outcome { number: head.run.number, count: departure.count, fate });
+        }
+        let last = due.saturating_add(departure.step.saturating_mul(u128::from(departure.count - 1)));
+        self.changed = last;
+        if let Some(next) = lane.waiting.front_mut() {
+            // First in, first out, also where the next one is cheaper.
+            next.admitted = next.admitted.max(last);
         }
         self.account_left(id, &head.run, head.part);
         let streams = head.part == Part::First;
@@ -1154,14 +1097,7 @@ impl Bucket {
         }
         lane.leaving += 1;
         self.leaving_bytes += run.slice.len() as u64;
-        self.leaving.push_back(Leaving {
-            run,
-            part,
-            lane: id,
-            due,
-            step,
-            written: 0,
-        });
+        self.leaving.push_back(Leaving { run, part, lane: id, due, step, written: 0 });
     }
 
     /// Appends to `slices` what has left and is not written, oldest first, up to `most` slices. While they are being
@@ -1219,9 +1155,7 @@ impl Bucket {
             if ended > 0 || part == Part::Last {
                 self.forgive(due, at);
                 let pacer = &self.config.pacer;
-                let first = at
-                    .saturating_sub(pacer.ceil_ns(due))
-                    .saturating_sub(self.accounts.forgiven);
+                let first = at.saturating_sub(pacer.ceil_ns(due)).saturating_sub(self.accounts.forgiven);
                 late(ended.max(1), first, pacer.ceil_ns(step));
                 self.accounts.emitted += match part {
                     Part::Whole if self.config.count_bytes => written as u64,
@@ -1235,9 +1169,7 @@ impl Bucket {
             let counted = if part == Part::Whole { ended } else { 1 };
             let whole_or_ended = whole || (part == Part::Whole && ended > 0);
             if whole_or_ended {
-                self.config
-                    .pacer
-                    .ended(&mut self.lanes[lane as usize].state, at, weight, counted);
+                self.config.pacer.ended(&mut self.lanes[lane as usize].state, due, at, weight, counted);
             }
             if whole {
                 self.leaving.pop_front();
@@ -1287,11 +1219,7 @@ impl Bucket {
             let units = pacer::units(self.config.capacity_unit, run.weight).saturating_mul(run.count);
             let lane = &mut self.lanes[id as usize];
             lane.units = lane.units.saturating_add(units);
-            lane.waiting.push_front(Waiting {
-                run,
-                part: Part::Whole,
-                admitted: 0,
-            });
+            lane.waiting.push_front(Waiting { run, part: Part::Whole, admitted: 0 });
             self.refresh(id);
             if begun {
                 return;
@@ -1308,10 +1236,7 @@ impl Bucket {
         }
         let begun = |leaving: &Leaving| (leaving.written > 0 || self.in_step) && leaving.run.count == 1;
         let from = usize::from(self.leaving.front().is_some_and(begun));
-        self.leaving
-            .get(from)
-            .filter(|leaving| leaving.part == Part::Whole)
-            .map(|_| from)
+        self.leaving.get(from).filter(|leaving| leaving.part == Part::Whole).map(|_| from)
     }
 
     /// Takes away what has waited for longer than the maximal age at this instant.
@@ -1337,6 +1262,7 @@ impl Bucket {
             self.leaving_bytes -= gone.run.slice.len() as u64;
             self.config.pacer.ended(
                 &mut self.lanes[lane as usize].state,
+                gone.due,
                 at,
                 gone.run.weight,
                 gone.run.count,
@@ -1345,16 +1271,9 @@ impl Bucket {
             self.refresh(lane);
         }
         loop {
-            let id = if self.keyed() {
-                self.oldest.first().map(|oldest| oldest.2)
-            } else {
-                Some(0)
-            };
+            let id = if self.keyed() { self.oldest.first().map(|oldest| oldest.2) } else { Some(0) };
             let head = id.and_then(|id| Some((id, self.lanes[id as usize].waiting.front()?)));
-            match head
-                .filter(|(_, head)| old(head.run.arrival))
-                .map(|(id, head)| (id, head.run.count))
-            {
+            match head.filter(|(_, head)| old(head.run.arrival)).map(|(id, head)| (id, head.run.count)) {
                 Some((id, count)) => self.remove_oldest(id, count, Fate::Expired),
                 None => break,
             }
@@ -1363,6 +1282,7 @@ impl Bucket {
             && self.mouth.front().is_some_and(|front| old(front.run.arrival))
             && let Some(front) = self.take_front_of_mouth()
         {
+            self.decided = self.config.pacer.ticks(self.bucket_time(at));
             self.drop_arrival(front, Fate::Expired);
             self.front_of_mouth();
         }
@@ -1385,12 +1305,8 @@ impl Bucket {
     pub fn leftover(&self) -> Vec<Slice> {
         let rest = |leaving: &Leaving| leaving.run.slice.range(leaving.written, leaving.run.slice.len());
         let mut leftover: Vec<Slice> = self.leaving.iter().map(rest).collect();
-        let mut waiting: Vec<&Run> = self
-            .lanes
-            .iter()
-            .flat_map(|lane| &lane.waiting)
-            .map(|waiting| &waiting.run)
-            .collect();
+        let mut waiting: Vec<&Run> =
+            self.lanes.iter().flat_map(|lane| &lane.waiting).map(|waiting| &waiting.run).collect();
         waiting.sort_by_key(|run| run.number);
         leftover.extend(waiting.into_iter().map(|run| run.slice.clone()));
         leftover.extend(self.mouth.iter().map(|arrival| arrival.run.slice.clone()));
@@ -1430,11 +1346,7 @@ impl Bucket {
             _ => self.accounts.dropped += count,
         }
         if self.config.trace && run.count > 0 {
-            self.outcomes.push(Outcome {
-                number: run.number,
-                count: run.count,
-                fate,
-            });
+            self.outcomes.push(Outcome { number: run.number, count: run.count, fate });
         }
         if self.keep_cast_off {
             self.cast_off.push(run.slice);
@@ -1449,10 +1361,11 @@ impl Bucket {
 
     /// The level of a lane at `now`, in thousandths of a unit of the capacity.
     fn level(&self, lane: &Lane, now: Ticks) -> u64 {
-        let rest = self.config.pacer.rests(&lane.state, now).map(|rest| {
+        let rest = self.config.pacer.rests(&lane.state, ONE).map(|rest| {
+            let unpaid = rest.paid.saturating_sub(now);
             match per_unit(rest.unit, self.config.capacity_unit) {
-                _ if rest.ticks == 0 => 0,
-                Some(scale) => rest.ticks.saturating_mul(1000) / rest.period.saturating_mul(u128::from(scale)),
+                _ if unpaid == 0 => 0,
+                Some(scale) => pacer::div(unpaid.saturating_mul(1000), rest.period.saturating_mul(u128::from(scale))),
                 None => u128::from(lane.last) * 1000,
             }
         });

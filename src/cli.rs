@@ -34,13 +34,7 @@ pub struct Cli {
     /// [COUNT][UNIT][/PERIOD]. COUNT is a decimal, 1 if left out, and may end in k, M, G or T (powers of 1000). UNIT is
     /// nothing for items, B kB MB GB TB, KiB MiB GiB TiB, bit kbit Mbit Gbit, or cost. PERIOD is a unit (ms s min m h d)
     /// or a duration such as 15s, and a second if left out. Every rate given holds at once.
-    #[arg(
-        short,
-        long = "rate",
-        value_name = "RATE",
-        help_heading = "Rate",
-        allow_hyphen_values = true
-    )]
+    #[arg(short, long = "rate", value_name = "RATE", help_heading = "Rate", allow_hyphen_values = true)]
     pub rates: Vec<String>,
 
     /// How to keep the rate: leaky-bucket (default), token-bucket, fixed-window, sliding-window
@@ -48,13 +42,7 @@ pub struct Cli {
     pub algorithm: Option<String>,
 
     /// Let so much leave back to back after idling (token-bucket)
-    #[arg(
-        short,
-        long,
-        value_name = "N|SIZE",
-        help_heading = "Rate",
-        allow_hyphen_values = true
-    )]
+    #[arg(short, long, value_name = "N|SIZE", help_heading = "Rate", allow_hyphen_values = true)]
     pub burst: Option<String>,
 
     /// Where fixed windows begin: first (with the first item, default) or clock (on the UTC grid)
@@ -106,23 +94,11 @@ pub struct Cli {
     pub cost: Option<String>,
 
     /// Separates fields for field:N [default: runs of blanks]
-    #[arg(
-        short = 't',
-        long,
-        value_name = "C",
-        help_heading = "Items",
-        allow_hyphen_values = true
-    )]
+    #[arg(short = 't', long, value_name = "C", help_heading = "Items", allow_hyphen_values = true)]
     pub field_separator: Option<String>,
 
     /// How much may be in the bucket: items, bytes (10MiB) or the longest wait (5s) [default: 1024]
-    #[arg(
-        short,
-        long,
-        value_name = "N|SIZE|DURATION",
-        help_heading = "Bucket",
-        allow_hyphen_values = true
-    )]
+    #[arg(short, long, value_name = "N|SIZE|DURATION", help_heading = "Bucket", allow_hyphen_values = true)]
     pub capacity: Option<String>,
 
     /// What becomes of an arrival that finds the bucket full: block (default), drop-newest, drop-oldest, fail
@@ -142,13 +118,7 @@ pub struct Cli {
     pub dropped: Option<PathBuf>,
 
     /// A bucket for each key, read out of the item: field:N, regex:RE or json:/pointer
-    #[arg(
-        short,
-        long,
-        value_name = "SELECTOR",
-        help_heading = "Keys",
-        allow_hyphen_values = true
-    )]
+    #[arg(short, long, value_name = "SELECTOR", help_heading = "Keys", allow_hyphen_values = true)]
     pub key: Option<String>,
 
     /// How many keys may be in use at once [default: 100000]
@@ -156,30 +126,15 @@ pub struct Cli {
     pub max_keys: Option<String>,
 
     /// Items arrive at their recorded times, read out by SELECTOR
-    #[arg(
-        long,
-        value_name = "SELECTOR",
-        help_heading = "Replay and simulation",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "SELECTOR", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub replay: Option<String>,
 
     /// Replay X times as fast
-    #[arg(
-        long,
-        value_name = "X",
-        help_heading = "Replay and simulation",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "X", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub speed: Option<String>,
 
     /// Cut longer gaps of a replay to DURATION
-    #[arg(
-        long,
-        value_name = "DURATION",
-        help_heading = "Replay and simulation",
-        allow_hyphen_values = true
-    )]
+    #[arg(long, value_name = "DURATION", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub max_gap: Option<String>,
 
     /// Wait for nothing, and write what would become of each item as JSON
@@ -215,30 +170,17 @@ pub fn answer(error: &clap::Error) -> Exit {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => show(error.render().to_string().as_bytes()),
         ErrorKind::UnknownArgument => {
-            let stray = error
-                .get(ContextKind::InvalidArg)
-                .map(ToString::to_string)
-                .unwrap_or_default();
+            let stray = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
             if !stray.starts_with('-') {
                 return complain(format!("'{stray}': leaky reads stdin; say `< {stray}`"));
             }
-            let meant = error
-                .get(ContextKind::SuggestedArg)
-                .map(|meant| format!("did you mean {meant}? "));
-            complain(format!(
-                "{stray}: there is no such option; {}see leaky --help",
-                meant.unwrap_or_default()
-            ))
+            let meant = error.get(ContextKind::SuggestedArg).map(|meant| format!("did you mean {meant}? "));
+            complain(format!("{stray}: there is no such option; {}see leaky --help", meant.unwrap_or_default()))
         }
         ErrorKind::InvalidUtf8 => complain("an argument is not UTF-8: only the name of a file may be anything else"),
         _ => {
             let text = error.render().to_string();
-            let line = text
-                .lines()
-                .next()
-                .unwrap_or_default()
-                .trim_start_matches("error: ")
-                .to_string();
+            let line = text.lines().next().unwrap_or_default().trim_start_matches("error: ").to_string();
             complain(format!("{line}; see leaky --help"))
         }
     }
@@ -255,9 +197,7 @@ pub fn complain(complaint: impl Display) -> Exit {
 pub fn complete(typed: &Cli) -> Exit {
     let name = typed.completions.as_deref().unwrap_or_default();
     let Ok(shell) = name.parse::<Shell>() else {
-        return complain(format!(
-            "--completions '{name}': there are bash, elvish, fish, powershell and zsh"
-        ));
+        return complain(format!("--completions '{name}': there are bash, elvish, fish, powershell and zsh"));
     };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "leaky", &mut script);

@@ -77,20 +77,13 @@ fn given(option: &str, value: &str) -> String {
     // A message is one line whatever was given.
     format!(
         "{option} '{}'",
-        value
-            .escape_debug()
-            .to_string()
-            .replace("\\'", "'")
-            .replace("\\\"", "\"")
-            .replace("\\\\", "\\")
+        value.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"").replace("\\\\", "\\")
     )
 }
 
 fn duration(option: &str, value: &Option<String>) -> Result<Option<u64>, Complaint> {
     let Some(text) = value else { return Ok(None) };
-    rate::duration(text)
-        .map(Some)
-        .or_else(|why| wrong(given(option, text), why))
+    rate::duration(text).map(Some).or_else(|why| wrong(given(option, text), why))
 }
 
 fn amount(option: &str, text: &str) -> Result<Amount, Complaint> {
@@ -98,9 +91,7 @@ fn amount(option: &str, text: &str) -> Result<Amount, Complaint> {
 }
 
 fn size(option: &str, text: &str) -> Result<u64, Complaint> {
-    rate::parse_size(text, true)
-        .map(|size| size.0)
-        .or_else(|why| wrong(given(option, text), why))
+    rate::parse_size(text, true).map(|size| size.0).or_else(|why| wrong(given(option, text), why))
 }
 
 impl TryFrom<Cli> for Config {
@@ -128,11 +119,7 @@ impl TryFrom<Cli> for Config {
             // A piece that does not fit would have to wait for an empty bucket.
             Framing::Chunks(size) => {
                 let most = usize::try_from(capacity).unwrap_or(usize::MAX);
-                Framing::Chunks(if capacity_unit == Unit::Bytes {
-                    size.min(most)
-                } else {
-                    size
-                })
+                Framing::Chunks(if capacity_unit == Unit::Bytes { size.min(most) } else { size })
             }
             framing => framing,
         };
@@ -146,20 +133,13 @@ impl TryFrom<Cli> for Config {
         }
         let max_keys = max_keys(&cli)?;
         if cli.lockstep && cli.simulate {
-            return wrong(
-                "--lockstep",
-                "a simulation has no reader to keep step with; leave one of the two out",
-            );
+            return wrong("--lockstep", "a simulation has no reader to keep step with; leave one of the two out");
         }
         let by_length = !chunks
             && !matches!(framing, Framing::Records(_))
             && (capacity_unit == Unit::Bytes
                 || rates.iter().any(|rate| matches!(rate.unit(), Unit::Bytes | Unit::Bits)));
-        let max_held = if capacity_unit == Unit::Bytes {
-            capacity.saturating_add(MOST_HELD)
-        } else {
-            MOST_HELD
-        };
+        let max_held = if capacity_unit == Unit::Bytes { capacity.saturating_add(MOST_HELD) } else { MOST_HELD };
         let tick = tick(&cli, &pacer, catch_up, &framing, &rates);
         // A rate of which a default pipe holds less than two milliseconds is one of a machine, not of a person.
         let fast = |rate: &Rate| match rate.unit() {
@@ -174,13 +154,7 @@ impl TryFrom<Cli> for Config {
         let mut config = Config {
             grow: rates.iter().all(fast) && !cli.lockstep,
             slow,
-            intake: intake::Config {
-                framing: framing.clone(),
-                by_length,
-                key,
-                cost,
-                replay,
-            },
+            intake: intake::Config { framing: framing.clone(), by_length, key, cost, replay },
             bucket: bucket::Config {
                 pacer,
                 catch_up,
@@ -207,9 +181,7 @@ impl TryFrom<Cli> for Config {
             rates,
         };
         if cli.cost.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
-            config
-                .warnings
-                .push("a rate of cost without --cost: every item costs 1".into());
+            config.warnings.push("a rate of cost without --cost: every item costs 1".into());
         }
         if cli.verbose {
             config.understood = Some(understood(&config, &algorithm));
@@ -220,10 +192,7 @@ impl TryFrom<Cli> for Config {
 
 fn rates(cli: &Cli) -> Result<Vec<Rate>, Complaint> {
     if cli.rates.is_empty() && cli.replay.is_none() {
-        return wrong(
-            "--rate",
-            "how fast? Say --rate 2/s, 300/min, 10MiB/s or, for no limit, unlimited",
-        );
+        return wrong("--rate", "how fast? Say --rate 2/s, 300/min, 10MiB/s or, for no limit, unlimited");
     }
     let mut rates = Vec::new();
     for text in &cli.rates {
@@ -246,10 +215,7 @@ fn framing(cli: &Cli, rates: &[Rate]) -> Result<Framing, Complaint> {
     ];
     let mut chosen = chosen.iter().filter(|(chosen, _)| *chosen).map(|(_, name)| *name);
     if let (Some(one), Some(other)) = (chosen.next(), chosen.next()) {
-        return wrong(
-            format!("{one} {other}"),
-            "items are framed in one way; leave one of the two out",
-        );
+        return wrong(format!("{one} {other}"), "items are framed in one way; leave one of the two out");
     }
     let of_bytes = |rate: &Rate| matches!(rate.unit(), Unit::Bytes | Unit::Bits);
     let unframed = !(cli.lines || cli.null || cli.delimiter.is_some() || cli.record_size.is_some());
@@ -260,16 +226,11 @@ fn framing(cli: &Cli, rates: &[Rate]) -> Result<Framing, Complaint> {
         Framing::Delimited(frame::delimiter(text).or_else(|why| wrong(given("--delimiter", text), why))?)
     } else if let Some(text) = &cli.record_size {
         let bytes = size("--record-size", text)?;
-        let bytes = usize::try_from(bytes)
-            .ok()
-            .filter(|bytes| *bytes <= isize::MAX as usize);
+        let bytes = usize::try_from(bytes).ok().filter(|bytes| *bytes <= isize::MAX as usize);
         Framing::Records(match bytes {
             Some(bytes) => bytes,
             None => {
-                return wrong(
-                    given("--record-size", text),
-                    "that is more than this machine can address",
-                );
+                return wrong(given("--record-size", text), "that is more than this machine can address");
             }
         })
     } else if bytes {
@@ -298,10 +259,7 @@ fn chunk(cli: &Cli, rates: &[Rate]) -> Result<usize, Complaint> {
             Unit::Bytes => rate.units_in(10 * MILLISECOND),
             Unit::Bits => rate.units_in(10 * MILLISECOND) / 8,
             Unit::Items | Unit::Cost => {
-                return wrong(
-                    "--bytes",
-                    "a rate of items needs to know how many bytes are one; say --chunk SIZE too",
-                );
+                return wrong("--bytes", "a rate of items needs to know how many bytes are one; say --chunk SIZE too");
             }
         });
     }
@@ -317,23 +275,17 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
     let in_windows = matches!(name, "fixed-window" | "sliding-window");
     if rates.is_empty() {
         let needs = [
-            (cli.algorithm.as_ref(), "--algorithm"),
+            (cli.algorithm.as_ref().filter(|name| *name != "leaky-bucket"), "--algorithm"),
             (cli.burst.as_ref(), "--burst"),
             (cli.warm_up.as_ref(), "--warm-up"),
             (cli.align.as_ref(), "--align"),
         ];
         if let Some((Some(text), option)) = needs.iter().find(|(value, _)| value.is_some()) {
-            return wrong(
-                given(option, text),
-                "without a limit there is nothing to pace; say a --rate such as 2/s",
-            );
+            return wrong(given(option, text), "without a limit there is nothing to pace; say a --rate such as 2/s");
         }
     }
     if let (Some(text), true) = (&cli.burst, name != "token-bucket") {
-        return wrong(
-            given("--burst", text),
-            format!("a {name} has none; say --algorithm token-bucket"),
-        );
+        return wrong(given("--burst", text), format!("a {name} has none; say --algorithm token-bucket"));
     }
     if let (Some(text), true) = (&cli.align, name != "fixed-window") {
         return wrong(
@@ -355,9 +307,7 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
                 None => wrong("--warm-up '0'", "it must last; leave it out for none"),
             },
         },
-        "token-bucket" => Ok(Algorithm::TokenBucket {
-            bursts: bursts(cli, rates)?,
-        }),
+        "token-bucket" => Ok(Algorithm::TokenBucket { bursts: bursts(cli, rates)? }),
         "fixed-window" => match cli.align.as_deref() {
             None | Some("first") => Ok(Algorithm::FixedWindow(Align::First)),
             Some("clock") => Ok(Algorithm::FixedWindow(Align::Clock)),
@@ -367,10 +317,7 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
         _ => {
             debug_assert!(!in_windows);
             let names = ["leaky-bucket", "token-bucket", "fixed-window", "sliding-window"];
-            wrong(
-                given("--algorithm", name),
-                format!("{}there are {}", nearest(name, &names), names.join(", ")),
-            )
+            wrong(given("--algorithm", name), format!("{}there are {}", nearest(name, &names), names.join(", ")))
         }
     }
 }
@@ -379,10 +326,7 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
 fn nearest(text: &str, names: &[&str]) -> String {
     let alike =
         |name: &&&str| !text.is_empty() && (name.starts_with(text) || text.starts_with(&name[..name.len().min(4)]));
-    names
-        .iter()
-        .find(alike)
-        .map_or(String::new(), |name| format!("did you mean {name}? "))
+    names.iter().find(alike).map_or(String::new(), |name| format!("did you mean {name}? "))
 }
 
 fn bursts(cli: &Cli, rates: &[Rate]) -> Result<Vec<u64>, Complaint> {
@@ -394,14 +338,10 @@ fn bursts(cli: &Cli, rates: &[Rate]) -> Result<Vec<u64>, Complaint> {
         (Amount::Count(count), _) => Ok(count),
         (Amount::Size(bytes), Unit::Bytes) => Ok(bytes),
         (Amount::Size(bytes), Unit::Bits) => Ok(bytes.saturating_mul(8)),
-        (Amount::Size(_), _) => wrong(
-            given("--burst", text),
-            format!("{rate} does not count bytes; say a number"),
-        ),
-        (Amount::Duration(_), _) => wrong(
-            given("--burst", text),
-            "a burst is how much may leave at once; say a number, or bytes as in 64KiB",
-        ),
+        (Amount::Size(_), _) => wrong(given("--burst", text), format!("{rate} does not count bytes; say a number")),
+        (Amount::Duration(_), _) => {
+            wrong(given("--burst", text), "a burst is how much may leave at once; say a number, or bytes as in 64KiB")
+        }
     };
     rates.iter().map(burst).collect()
 }
@@ -422,21 +362,14 @@ fn catch_up(cli: &Cli, pacer: &Pacer) -> Result<u64, Complaint> {
         }
     };
     if pacer.keeps_real_time() && !pacer.is_unlimited() {
-        return wrong(
-            text,
-            "windows and bursts above 1 make lateness up by themselves; leave it out",
-        );
+        return wrong(text, "windows and bursts above 1 make lateness up by themselves; leave it out");
     }
     Ok(duration("--catch-up", &cli.catch_up)?.unwrap_or(0))
 }
 
 fn capacity(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<(u64, Unit), Complaint> {
     let Some(text) = &cli.capacity else {
-        return Ok(if chunks {
-            (1 << 20, Unit::Bytes)
-        } else {
-            (1024, Unit::Items)
-        });
+        return Ok(if chunks { (1 << 20, Unit::Bytes) } else { (1024, Unit::Items) });
     };
     let parsed = text.parse().or_else(|why| match why {
         AmountError::Zero => wrong(
@@ -453,10 +386,9 @@ fn capacity(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<(u64, Unit), Comp
         }
         Amount::Count(items) => Ok((items, Unit::Items)),
         Amount::Duration(ns) => match rates.iter().min_by(|a, b| a.cmp_speed(b)) {
-            None => wrong(
-                given("--capacity", text),
-                "without a limit nobody waits; say a number, or bytes as in 10MiB",
-            ),
+            None => {
+                wrong(given("--capacity", text), "without a limit nobody waits; say a number, or bytes as in 10MiB")
+            }
             Some(rate) => Ok(match rate.unit() {
                 Unit::Bits => ((rate.units_in(ns) / 8).max(1), Unit::Bytes),
                 unit => (rate.units_in(ns).max(1), unit),
@@ -475,10 +407,7 @@ fn overflow(cli: &Cli) -> Result<Overflow, Complaint> {
         (Some("fail"), _) => Ok(Overflow::Fail),
         (Some(text), _) => {
             let names = ["block", "drop-newest", "drop-oldest", "fail"];
-            wrong(
-                given("--overflow", text),
-                format!("{}there are {}", nearest(text, &names), names.join(", ")),
-            )
+            wrong(given("--overflow", text), format!("{}there are {}", nearest(text, &names), names.join(", ")))
         }
     }
 }
@@ -488,10 +417,7 @@ fn max_keys(cli: &Cli) -> Result<Option<usize>, Complaint> {
         return Ok(cli.key.is_some().then_some(100_000));
     };
     if cli.key.is_none() {
-        return wrong(
-            given("--max-keys", text),
-            "without keys there is one bucket; say --key SELECTOR too",
-        );
+        return wrong(given("--max-keys", text), "without keys there is one bucket; say --key SELECTOR too");
     }
     match amount("--max-keys", text)? {
         Amount::Count(count) if u32::try_from(count).is_ok() => Ok(Some(count as usize)),
@@ -506,15 +432,9 @@ fn selectors(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<Selectors, Compl
     let separator = match &cli.field_separator {
         None => None,
         Some(text) => {
-            let field = [&cli.key, &cli.cost, &cli.replay]
-                .into_iter()
-                .flatten()
-                .any(|text| text.starts_with("field:"));
+            let field = [&cli.key, &cli.cost, &cli.replay].into_iter().flatten().any(|text| text.starts_with("field:"));
             if !field {
-                return wrong(
-                    given("--field-separator", text),
-                    "no selector is of the kind field:N; leave it out",
-                );
+                return wrong(given("--field-separator", text), "no selector is of the kind field:N; leave it out");
             }
             let separator = text.parse::<Separator>();
             Some(separator.or_else(|why| wrong(given("--field-separator", text), why))?)
@@ -523,22 +443,14 @@ fn selectors(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<Selectors, Compl
     let selector = |option: &str, value: &Option<String>| -> Result<Option<Selector>, Complaint> {
         let Some(text) = value else { return Ok(None) };
         if chunks {
-            return wrong(
-                given(option, text),
-                "chunks of bytes have nothing in them to select; say --lines",
-            );
+            return wrong(given(option, text), "chunks of bytes have nothing in them to select; say --lines");
         }
-        Selector::parse(text, separator.as_ref())
-            .map(Some)
-            .or_else(|why| wrong(given(option, text), why))
+        Selector::parse(text, separator.as_ref()).map(Some).or_else(|why| wrong(given(option, text), why))
     };
     if let Some(text) = &cli.cost
         && !rates.iter().any(|rate| rate.unit() == Unit::Cost)
     {
-        return wrong(
-            given("--cost", text),
-            "no rate counts cost; say a --rate such as 100cost/s",
-        );
+        return wrong(given("--cost", text), "no rate counts cost; say a --rate such as 100cost/s");
     }
     let replay = selector("--replay", &cli.replay)?;
     if replay.is_none() {
@@ -549,16 +461,10 @@ fn selectors(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<Selectors, Compl
     }
     let speed = match &cli.speed {
         None => replay::Speed::default(),
-        Some(text) => text
-            .parse()
-            .or_else(|why: anyhow::Error| wrong(given("--speed", text), why))?,
+        Some(text) => text.parse().or_else(|why: anyhow::Error| wrong(given("--speed", text), why))?,
     };
     let max_gap = duration("--max-gap", &cli.max_gap)?;
-    let replay = replay.map(|selector| replay::Config {
-        selector,
-        speed,
-        max_gap,
-    });
+    let replay = replay.map(|selector| replay::Config { selector, speed, max_gap });
     Ok((selector("--key", &cli.key)?, selector("--cost", &cli.cost)?, replay))
 }
 
@@ -573,11 +479,7 @@ fn stats(cli: &Cli) -> Result<Option<Format>, Complaint> {
 
 /// Above 1000 items a second waking for each one would cost a whole core.
 fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rate]) -> u64 {
-    let piece = if let Framing::Chunks(size) = framing {
-        *size as u64
-    } else {
-        1
-    };
+    let piece = if let Framing::Chunks(size) = framing { *size as u64 } else { 1 };
     let apart = rates.iter().map(|rate| match rate.unit() {
         Unit::Bits => rate.nanos_for(piece.saturating_mul(8)),
         Unit::Bytes => rate.nanos_for(piece),
@@ -587,16 +489,8 @@ fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rat
         return 0;
     }
     // Not so long that it uses up what lateness may be made up for.
-    let made_up = if pacer.keeps_real_time() {
-        pacer.shortest_burst()
-    } else {
-        catch_up
-    };
-    if pacer.in_windows() {
-        MILLISECOND
-    } else {
-        MILLISECOND.min(made_up / 2)
-    }
+    let made_up = if pacer.keeps_real_time() { pacer.shortest_burst() } else { catch_up };
+    if pacer.in_windows() { MILLISECOND } else { MILLISECOND.min(made_up / 2) }
 }
 
 /// One paragraph about what will happen.
@@ -614,21 +508,10 @@ fn understood(config: &Config, algorithm: &Algorithm) -> String {
                 Unit::Cost => "units of cost",
             };
             let apart = rate.nanos_for(1);
-            format!(
-                "{n} {unit} in {p}{}",
-                if apart > 1 {
-                    format!(", one every {}", ns(apart))
-                } else {
-                    String::new()
-                }
-            )
+            format!("{n} {unit} in {p}{}", if apart > 1 { format!(", one every {}", ns(apart)) } else { String::new() })
         })
         .collect();
-    let rates = if rates.is_empty() {
-        "no limit".into()
-    } else {
-        rates.join(" and ")
-    };
+    let rates = if rates.is_empty() { "no limit".into() } else { rates.join(" and ") };
     let algorithm = match algorithm {
         Algorithm::LeakyBucket => "leaky-bucket".into(),
         Algorithm::WarmUp { duration } => format!("leaky-bucket, warming up for {}", ns(duration.get())),
@@ -667,12 +550,9 @@ fn understood(config: &Config, algorithm: &Algorithm) -> String {
         () if bucket.pacer.keeps_real_time() => "; lateness is made up as far as the algorithm allows",
         () => &format!("; lateness up to {} is made up", ns(bucket.catch_up)),
     };
-    let age = bucket.max_age.map_or(String::new(), |age| {
-        format!("; what waits longer than {} expires", ns(age))
-    });
-    let keys = bucket.max_keys.map_or(String::new(), |most| {
-        format!(", one such bucket for each key, {most} keys at most")
-    });
+    let age = bucket.max_age.map_or(String::new(), |age| format!("; what waits longer than {} expires", ns(age)));
+    let keys =
+        bucket.max_keys.map_or(String::new(), |most| format!(", one such bucket for each key, {most} keys at most"));
     format!(
         "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}; \
          the first leaves at once",

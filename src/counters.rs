@@ -56,19 +56,7 @@ fn pack(a: &Accounts) -> [u64; FIELDS] {
         level,
         late_stamps,
     } = *a;
-    [
-        read,
-        emitted,
-        dropped,
-        expired,
-        bytes_read,
-        bytes_emitted,
-        cost_emitted,
-        forgiven,
-        level_max,
-        level,
-        late_stamps,
-    ]
+    [read, emitted, dropped, expired, bytes_read, bytes_emitted, cost_emitted, forgiven, level_max, level, late_stamps]
 }
 
 fn unpack(fields: [u64; FIELDS]) -> Accounts {
@@ -112,11 +100,7 @@ const STEPS: u32 = 8;
 
 impl Default for Lateness {
     fn default() -> Lateness {
-        Lateness {
-            buckets: vec![0; (64 * STEPS) as usize],
-            count: 0,
-            longest: 0,
-        }
+        Lateness { buckets: vec![0; (64 * STEPS) as usize], count: 0, longest: 0 }
     }
 }
 
@@ -163,11 +147,7 @@ impl Lateness {
 
     fn upper(bucket: usize) -> u64 {
         let (group, step) = (bucket as u32 / STEPS, bucket as u64 % u64::from(STEPS));
-        if group == 0 {
-            step
-        } else {
-            ((u64::from(STEPS) + step + 1) << (group - 1)) - 1
-        }
+        if group == 0 { step } else { ((u64::from(STEPS) + step + 1) << (group - 1)) - 1 }
     }
 }
 
@@ -178,13 +158,7 @@ mod tests {
     #[test]
     fn a_snapshot_is_what_was_published() {
         let counters = Counters::default();
-        let accounts = Accounts {
-            read: 7,
-            emitted: 4,
-            dropped: 2,
-            late_stamps: 9,
-            ..Accounts::default()
-        };
+        let accounts = Accounts { read: 7, emitted: 4, dropped: 2, late_stamps: 9, ..Accounts::default() };
         counters.publish(&accounts);
         assert_eq!(counters.snapshot(), accounts);
         assert_eq!(counters.snapshot().held(), 1);
@@ -197,10 +171,7 @@ mod tests {
         for percent in [1, 50, 90, 99, 100] {
             let exact = percent * 10_000;
             let got = lateness.percentile(percent);
-            assert!(
-                got >= exact && got <= exact + exact / 8,
-                "{percent} %: {got} for {exact}"
-            );
+            assert!(got >= exact && got <= exact + exact / 8, "{percent} %: {got} for {exact}");
         }
     }
 

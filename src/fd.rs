@@ -84,10 +84,7 @@ fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<u64>) -> io::Result<()> {
     const EXACT: u64 = 4_000_000;
     let timeout = timeout.map(|ns| {
         let ns = if ns > EXACT { ns - (ns / 128).max(EXACT / 4) } else { ns };
-        Timespec {
-            tv_sec: (ns / 1_000_000_000) as i64,
-            tv_nsec: (ns % 1_000_000_000) as _,
-        }
+        Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
     });
     match poll(fds, timeout.as_ref()) {
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -214,10 +211,8 @@ impl Hole for Output {
 
     fn wait(&mut self, timeout: Option<u64>, room: bool) -> io::Result<Woken> {
         let events = if room { PollFlags::OUT } else { PollFlags::empty() };
-        let mut fds = [
-            PollFd::from_borrowed_fd(self.fd(), events),
-            PollFd::from_borrowed_fd(self.ear.0.as_fd(), PollFlags::IN),
-        ];
+        let mut fds =
+            [PollFd::from_borrowed_fd(self.fd(), events), PollFd::from_borrowed_fd(self.ear.0.as_fd(), PollFlags::IN)];
         poll_for(&mut fds, timeout)?;
         let (stdout, ear) = (fds[0].revents(), fds[1].revents());
         if !ear.is_empty() {

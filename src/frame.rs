@@ -76,11 +76,7 @@ pub struct Piece {
 
 impl Piece {
     fn whole(len: usize, count: u64) -> Option<Piece> {
-        (count > 0).then_some(Piece {
-            len,
-            count,
-            part: Part::Whole,
-        })
+        (count > 0).then_some(Piece { len, count, part: Part::Whole })
     }
 }
 
@@ -100,13 +96,7 @@ pub struct Framer {
 impl Framer {
     /// A framer that takes items together where it can, or each by itself if `singly`.
     pub fn new(framing: Framing, singly: bool) -> Framer {
-        Framer {
-            layout: framing.layout(),
-            framing,
-            singly,
-            scanned: 0,
-            streams: None,
-        }
+        Framer { layout: framing.layout(), framing, singly, scanned: 0, streams: None }
     }
 
     /// How items lie in a block.
@@ -140,25 +130,13 @@ impl Framer {
             return None;
         }
         let len = block.len() - self.kept_back();
-        self.streams = Some(if let Framing::Records(size) = self.framing {
-            size - len
-        } else {
-            0
-        });
-        Some(Piece {
-            len,
-            count: 1,
-            part: Part::First,
-        })
+        self.streams = Some(if let Framing::Records(size) = self.framing { size - len } else { 0 });
+        Some(Piece { len, count: 1, part: Part::First })
     }
 
     fn whole_items(&self, block: &[u8]) -> Option<Piece> {
         let from = self.scanned.saturating_sub(self.kept_back()).min(block.len());
-        let from = if let Framing::Records(_) = self.framing {
-            0
-        } else {
-            from
-        };
+        let from = if let Framing::Records(_) = self.framing { 0 } else { from };
         if self.singly {
             let len = from + self.layout.first_end(&block[from..])?;
             return Piece::whole(len, 1);
@@ -175,19 +153,11 @@ impl Framer {
         };
         if let Some(len) = ends.or(end.then_some(block.len())) {
             (self.streams, self.scanned) = (None, 0);
-            return Some(Piece {
-                len,
-                count: 0,
-                part: Part::Last,
-            });
+            return Some(Piece { len, count: 0, part: Part::Last });
         }
         let len = block.len().saturating_sub(self.kept_back());
         self.streams = Some(lacking.saturating_sub(len));
-        (len > 0).then_some(Piece {
-            len,
-            count: 0,
-            part: Part::Middle,
-        })
+        (len > 0).then_some(Piece { len, count: 0, part: Part::Middle })
     }
 
     /// Bytes in which a delimiter may have begun.
@@ -252,12 +222,7 @@ mod tests {
             assert_eq!(items[last + 1].0, b"last\r\n");
             assert_eq!(items.concat_bytes(), long);
         }
-        let records = pieces(
-            Framing::Records(LARGEST_PIECE * 2),
-            false,
-            &vec![1; LARGEST_PIECE * 5],
-            65_536,
-        );
+        let records = pieces(Framing::Records(LARGEST_PIECE * 2), false, &vec![1; LARGEST_PIECE * 5], 65_536);
         assert_eq!(records.iter().map(|item| item.1).sum::<u64>(), 3);
         assert_eq!(records.iter().filter(|item| item.2 == Part::Last).count(), 2 + 1);
     }

@@ -120,10 +120,7 @@ impl Intake {
     fn arrival(&mut self, slice: Slice, count: u64, part: Part, arrival: u64) -> Arrival {
         let number = self.number + 1;
         self.number += count;
-        let mut weight = Weight {
-            len: slice.len() as u64 / count.max(1),
-            cost: count.min(1),
-        };
+        let mut weight = Weight { len: slice.len() as u64 / count.max(1), cost: count.min(1) };
         let (mut key, mut recorded) = (None, None);
         if count > 0 && (self.key.is_some() || self.cost.is_some() || self.replay.is_some()) {
             let content = select::content(slice.bytes(), self.framer.layout().delimiter_bytes());
@@ -149,17 +146,6 @@ impl Intake {
                 recorded = Some(stamped.arrival);
             }
         }
-        Arrival {
-            run: Run {
-                slice,
-                count,
-                weight,
-                number,
-                arrival,
-            },
-            part,
-            key,
-            recorded,
-        }
+        Arrival { run: Run { slice, count, weight, number, arrival }, part, key, recorded }
     }
 }

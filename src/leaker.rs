@@ -32,14 +32,7 @@ enum Progress {
 impl<C: Clock, H: Hole> Leaker<C, H> {
     /// A leaker that lets items out through `hole` and sends back the blocks it has `used`.
     pub fn new(shared: Arc<Shared>, clock: C, hole: H, used: Sender<Vec<u8>>, config: &Config) -> Leaker<C, H> {
-        Leaker {
-            shared,
-            clock,
-            hole,
-            used,
-            lockstep: config.lockstep,
-            voice: Voice::new(config.quiet),
-        }
+        Leaker { shared, clock, hole, used, lockstep: config.lockstep, voice: Voice::new(config.quiet) }
     }
 
     /// Lets items out until the run ends.
@@ -183,8 +176,7 @@ impl Core {
             Progress::Wrote(bytes) => {
                 self.bucket.blocked(false);
                 let lateness = &mut self.lateness;
-                self.bucket
-                    .wrote(bytes, now, |count, first, step| lateness.record(count, first, step));
+                self.bucket.wrote(bytes, now, |count, first, step| lateness.record(count, first, step));
             }
             Progress::Blocked => self.bucket.blocked(true),
         }

@@ -29,9 +29,5 @@ use exit::Exit;
 /// # Errors
 /// What ended it early, for the user.
 pub fn run(config: Config) -> anyhow::Result<Exit> {
-    if config.simulate {
-        simulate::run(config)
-    } else {
-        pipeline::run(config)
-    }
+    if config.simulate { simulate::run(config) } else { pipeline::run(config) }
 }

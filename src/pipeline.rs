@@ -145,10 +145,7 @@ impl Dropped {
     pub fn open(path: PathBuf) -> anyhow::Result<Dropped> {
         let file = File::options().append(true).create(true).open(&path);
         let file = file.with_context(|| format!("could not open --dropped '{}'", path.display()))?;
-        Ok(Dropped {
-            path,
-            file: Mutex::new(file),
-        })
+        Ok(Dropped { path, file: Mutex::new(file) })
     }
 
     /// Appends `slices`.
@@ -206,9 +203,7 @@ impl Voice {
         for (unreadable, what, instead) in all {
             if unreadable.count > 0 {
                 let (first, count) = (unreadable.first, unreadable.count);
-                self.warn(format!(
-                    "item {first} has no readable {what}, so {instead}; {count} in all"
-                ));
+                self.warn(format!("item {first} has no readable {what}, so {instead}; {count} in all"));
             }
         }
     }
@@ -274,29 +269,20 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let report = Report::new(&config, clock);
     let (at_signal, asked) = (Arc::clone(&shared), report.clone());
     let for_signals = Arc::clone(&shared);
-    signals::listen(
-        move || asked.print(&at_signal.lock()),
-        move |signal| for_signals.stop(Stop::Signal(signal)),
-    )
-    .context("could not listen to signals")?;
+    signals::listen(move || asked.print(&at_signal.lock()), move |signal| for_signals.stop(Stop::Signal(signal)))
+        .context("could not listen to signals")?;
 
     // Used blocks go back to be filled again.
     let (used, spare) = crossbeam_channel::bounded(8);
     let intake = Intake::new(config.intake.clone(), clock::utc());
     let reader = Reader::new(Arc::clone(&shared), clock, input, intake, spare, &config);
-    let reader = thread::Builder::new()
-        .name("reader".into())
-        .spawn(move || reader.run())
-        .context("could not start a thread")?;
+    let reader =
+        thread::Builder::new().name("reader".into()).spawn(move || reader.run()).context("could not start a thread")?;
     let leaker = Leaker::new(Arc::clone(&shared), clock, output, used, &config);
-    let leaker = thread::Builder::new()
-        .name("leaker".into())
-        .spawn(move || leaker.run())
-        .context("could not start a thread")?;
+    let leaker =
+        thread::Builder::new().name("leaker".into()).spawn(move || leaker.run()).context("could not start a thread")?;
     if leaker.join().is_err() {
-        shared.stop(Stop::Failed(
-            "the leaker thread has panicked; please report this".into(),
-        ));
+        shared.stop(Stop::Failed("the leaker thread has panicked; please report this".into()));
     }
     let exit = end(&shared, &voice, reader);
     let core = shared.lock();
@@ -317,9 +303,7 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>) -> Exit {
         return Exit::Done;
     }
     // The reader may be stuck in a read that somebody else has won; then it holds nothing.
-    let waited = shared
-        .room
-        .wait_timeout_while(core, Duration::from_millis(200), |core| core.reader_left.is_none());
+    let waited = shared.room.wait_timeout_while(core, Duration::from_millis(200), |core| core.reader_left.is_none());
     core = waited.unwrap_or_else(PoisonError::into_inner).0;
     let rest = core.reader_left.take().unwrap_or_default();
     let stop = core.stop.clone();
@@ -349,13 +333,9 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>) -> Exit {
         }
         None if stop == Some(Stop::ReaderGone) => {}
         None if stop == Some(Stop::Overflow) => {
-            voice.say(format!(
-                "the bucket is full; {held} were read and not written; --dropped FILE would keep them"
-            ));
+            voice.say(format!("the bucket is full; {held} were read and not written; --dropped FILE would keep them"));
         }
-        None if held > 0 => voice.warn(format!(
-            "{held} were read and not written; --dropped FILE would keep them"
-        )),
+        None if held > 0 => voice.warn(format!("{held} were read and not written; --dropped FILE would keep them")),
         None => {}
     }
     exit

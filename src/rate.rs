@@ -27,15 +27,8 @@ const GIGA: u64 = 1_000_000_000;
 const TERA: u64 = 1_000_000_000_000;
 
 /// What is printed takes the first name that divides it, so the longest come first.
-const TIMES: &[(u64, &str)] = &[
-    (DAY, "d"),
-    (HOUR, "h"),
-    (MINUTE, "min"),
-    (SECOND, "s"),
-    (MILLI, "ms"),
-    (1_000, "us"),
-    (1, "ns"),
-];
+const TIMES: &[(u64, &str)] =
+    &[(DAY, "d"), (HOUR, "h"), (MINUTE, "min"), (SECOND, "s"), (MILLI, "ms"), (1_000, "us"), (1, "ns")];
 const BYTES: &[(u64, &str)] = &[
     (1 << 40, "TiB"),
     (TERA, "TB"),
@@ -120,10 +113,13 @@ impl Rate {
     }
 
     /// Orders by n/p without rounding, slowest first, so that the strictest of several rates is the
-    /// minimum. Means something only between rates of one unit.
+    /// minimum; eight bits are a byte. Between other units it compares the numbers.
     pub fn cmp_speed(&self, other: &Rate) -> Ordering {
-        let cross = |n: u64, p: u64| u128::from(n) * u128::from(p);
-        cross(self.n, other.p).cmp(&cross(other.n, self.p))
+        let cross = |a: &Rate, b: &Rate| {
+            let per_byte = if a.unit == Unit::Bytes && b.unit == Unit::Bits { 8 } else { 1 };
+            (u128::from(a.n) * u128::from(b.p)).saturating_mul(per_byte)
+        };
+        cross(self, other).cmp(&cross(other, self))
     }
 
     /// Whole units that `ns` nanoseconds pay for, rounded down so that a bound derived from it is
@@ -520,10 +516,7 @@ struct Decimal<'a> {
 
 impl<'a> Decimal<'a> {
     /// What COUNT is when it is left out.
-    const ONE: Decimal<'static> = Decimal {
-        whole: "1",
-        fraction: "",
-    };
+    const ONE: Decimal<'static> = Decimal { whole: "1", fraction: "" };
 
     /// Splits the number off the front, if there is one, and refuses what looks like another way to
     /// write numbers.
@@ -607,10 +600,7 @@ mod tests {
     /// Every message is one line, says something that helps and leaves the given text to the caller.
     fn assert_says(given: &str, message: &dyn fmt::Display, part: &str) {
         let message = message.to_string();
-        assert!(
-            message.contains(part) && !message.contains('\n'),
-            "{given:?}: {message:?} should hold {part:?}"
-        );
+        assert!(message.contains(part) && !message.contains('\n'), "{given:?}: {message:?} should hold {part:?}");
     }
 
     #[test]
@@ -716,10 +706,7 @@ mod tests {
         for text in nonsense {
             assert_ne!(rate_error(text), RateError::Zero, "{text:?}");
         }
-        assert_eq!(
-            RateError::Zero.to_string(),
-            "a rate must be above zero; for no limit say --rate unlimited"
-        );
+        assert_eq!(RateError::Zero.to_string(), "a rate must be above zero; for no limit say --rate unlimited");
     }
 
     #[test]

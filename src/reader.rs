@@ -44,15 +44,7 @@ impl<C: Clock> Reader<C> {
             false if config.slow && config.bucket.overflow == Overflow::Block => SMALL_BLOCK,
             false => BLOCK,
         };
-        Reader {
-            shared,
-            clock,
-            input,
-            intake,
-            spare,
-            most,
-            replays: config.intake.replay.is_some(),
-        }
+        Reader { shared, clock, input, intake, spare, most, replays: config.intake.replay.is_some() }
     }
 
     /// Reads until the input or the run ends.
@@ -91,12 +83,7 @@ impl<C: Clock> Reader<C> {
             let mut core = self.shared.lock();
             if core.stop.is_some() {
                 // Too late to be decided on, but not lost.
-                block.splice(
-                    0..0,
-                    arrivals
-                        .drain(..)
-                        .flat_map(|arrival| arrival.run.slice.bytes().to_vec()),
-                );
+                block.splice(0..0, arrivals.drain(..).flat_map(|arrival| arrival.run.slice.bytes().to_vec()));
                 return;
             }
             for mut arrival in arrivals.drain(..) {
@@ -117,10 +104,7 @@ impl<C: Clock> Reader<C> {
             // The leaker is called only if this changes when it has something to do.
             let next = core.next_wake();
             let ended = core.ended || core.stop.is_some();
-            if core
-                .asleep_until
-                .is_some_and(|until| ended || next.is_some_and(|next| next < until))
-            {
+            if core.asleep_until.is_some_and(|until| ended || next.is_some_and(|next| next < until)) {
                 core.asleep_until = None;
                 self.shared.leaker_bell.ring();
             }

@@ -22,32 +22,18 @@ impl std::str::FromStr for Speed {
         let wanted = "a speed is a decimal above zero, as in 2 or 0.5";
         let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
         let digits = [whole, fraction].concat();
-        ensure!(
-            !whole.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()),
-            wanted
-        );
-        let numerator: u128 = digits
-            .parse()
-            .ok()
-            .filter(|n| *n <= u128::from(u64::MAX))
-            .context("it is too large")?;
+        ensure!(!whole.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit()), wanted);
+        let numerator: u128 = digits.parse().ok().filter(|n| *n <= u128::from(u64::MAX)).context("it is too large")?;
         ensure!(numerator > 0, wanted);
-        let denominator = u32::try_from(fraction.len())
-            .ok()
-            .and_then(|places| 10u128.checked_pow(places));
-        let denominator = denominator
-            .filter(|n| *n <= u128::from(u64::MAX))
-            .context("it has too many decimals")?;
+        let denominator = u32::try_from(fraction.len()).ok().and_then(|places| 10u128.checked_pow(places));
+        let denominator = denominator.filter(|n| *n <= u128::from(u64::MAX)).context("it has too many decimals")?;
         Ok(Speed { numerator, denominator })
     }
 }
 
 impl Default for Speed {
     fn default() -> Speed {
-        Speed {
-            numerator: 1,
-            denominator: 1,
-        }
+        Speed { numerator: 1, denominator: 1 }
     }
 }
 
@@ -89,14 +75,7 @@ pub struct Stamped {
 impl Replay {
     /// A replay; `utc` is the present in nanoseconds since the epoch.
     pub fn new(config: Config, utc: i128) -> Replay {
-        Replay {
-            config,
-            timestamps: Timestamps::new(utc),
-            first: None,
-            latest: 0,
-            cut: 0,
-            arrival: 0,
-        }
+        Replay { config, timestamps: Timestamps::new(utc), first: None, latest: 0, cut: 0, arrival: 0 }
     }
 
     /// The first stamp, in nanoseconds since the epoch.
@@ -107,17 +86,9 @@ impl Replay {
     /// When the item arrives of which `content` is what selectors see. One without a readable time arrives together
     /// with the one before it.
     pub fn stamp(&mut self, content: &[u8]) -> Stamped {
-        let stamp = self
-            .config
-            .selector
-            .find(content)
-            .and_then(|text| self.timestamps.read(&text));
+        let stamp = self.config.selector.find(content).and_then(|text| self.timestamps.read(&text));
         let Some(stamp) = stamp else {
-            return Stamped {
-                arrival: self.arrival,
-                late: false,
-                readable: false,
-            };
+            return Stamped { arrival: self.arrival, late: false, readable: false };
         };
         let first = *self.first.get_or_insert_with(|| {
             self.latest = stamp;
@@ -134,10 +105,6 @@ impl Replay {
         let allowed = self.config.max_gap.map_or(gap, |most| gap.min(most));
         self.cut = self.cut.saturating_add(gap - allowed);
         self.arrival = self.arrival.saturating_add(allowed);
-        Stamped {
-            arrival: self.arrival,
-            late,
-            readable: true,
-        }
+        Stamped { arrival: self.arrival, late, readable: true }
     }
 }

@@ -56,17 +56,9 @@ impl Report {
         if gone > 0 && self.format.is_none() {
             let unit = if self.bytes { "bytes" } else { "items" };
             let read = accounts.read;
-            let lost = self
-                .lost_most(core)
-                .into_iter()
-                .take(3)
-                .map(|(key, count)| format!("'{key}' {count}"));
+            let lost = self.lost_most(core).into_iter().take(3).map(|(key, count)| format!("'{key}' {count}"));
             let lost: Vec<String> = lost.collect();
-            let lost = if lost.is_empty() {
-                String::new()
-            } else {
-                format!("; most by key: {}", lost.join(", "))
-            };
+            let lost = if lost.is_empty() { String::new() } else { format!("; most by key: {}", lost.join(", ")) };
             voice.warn(format!(
                 "of {read} {unit} {} were dropped and {} expired{lost}",
                 accounts.dropped, accounts.expired
@@ -94,36 +86,17 @@ impl Report {
             let asked = rate.units_in(core.busy.ns);
             let reached = self.reached(rate, core);
             // An item or two more or less is chance.
-            let average = if core.busy.items == 0 {
-                1
-            } else {
-                (reached / core.busy.items).max(1)
-            };
+            let average = if core.busy.items == 0 { 1 } else { (reached / core.busy.items).max(1) };
             let short = asked.saturating_sub(reached.saturating_add(2 * average));
-            (
-                *rate,
-                if asked == 0 {
-                    0.0
-                } else {
-                    short as f64 * 100.0 / asked as f64
-                },
-            )
+            (*rate, if asked == 0 { 0.0 } else { short as f64 * 100.0 / asked as f64 })
         });
-        missed
-            .min_by(|a, b| a.1.total_cmp(&b.1))
-            .filter(|(_, percent)| *percent > 1.0)
+        missed.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, percent)| *percent > 1.0)
     }
 
     fn reached(&self, rate: &Rate, core: &Core) -> u64 {
         match rate.unit() {
             Unit::Items => core.busy.items,
-            unit => pacer::units(
-                unit,
-                Weight {
-                    len: core.busy.bytes,
-                    cost: core.busy.cost,
-                },
-            ),
+            unit => pacer::units(unit, Weight { len: core.busy.bytes, cost: core.busy.cost }),
         }
     }
 
@@ -181,9 +154,8 @@ impl Report {
         );
         for rate in &self.rates {
             let reached = per_second(self.reached(rate, core), core.busy.ns);
-            let reached = reached.map_or("nothing had to wait".into(), |reached| {
-                format!("{reached:.3}/s while items waited")
-            });
+            let reached =
+                reached.map_or("nothing had to wait".into(), |reached| format!("{reached:.3}/s while items waited"));
             text += &format!("leaky: {rate} asked, {reached}\n");
         }
         text + &format!(

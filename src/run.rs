@@ -18,11 +18,7 @@ impl Slice {
     /// The whole of `block`.
     pub fn new(block: Vec<u8>) -> Slice {
         let end = block.len();
-        Slice {
-            block: Arc::new(block),
-            start: 0,
-            end,
-        }
+        Slice { block: Arc::new(block), start: 0, end }
     }
 
     /// The bytes.
@@ -50,21 +46,13 @@ impl Slice {
     /// The bytes `from..to` of this slice, sharing its block.
     pub fn range(&self, from: usize, to: usize) -> Slice {
         assert!(from <= to && to <= self.len());
-        Slice {
-            block: Arc::clone(&self.block),
-            start: self.start + from,
-            end: self.start + to,
-        }
+        Slice { block: Arc::clone(&self.block), start: self.start + from, end: self.start + to }
     }
 
     /// A slice that does not keep much more memory alive than it shows: a short one gets a block of its own, so that
     /// one line that waits for an hour does not hold 64 KiB.
     pub fn settled(self) -> Slice {
-        if self.len() < self.block.capacity() / 4 {
-            Slice::new(self.bytes().to_vec())
-        } else {
-            self
-        }
+        if self.len() < self.block.capacity() / 4 { Slice::new(self.bytes().to_vec()) } else { self }
     }
 
     /// The block itself, if nobody else holds a slice of it, to be filled again.
@@ -149,9 +137,7 @@ impl Layout {
                 }
             }
             Layout::Text(finder) => {
-                let nth = usize::try_from(n - 1)
-                    .ok()
-                    .and_then(|nth| finder.find_iter(bytes).nth(nth));
+                let nth = usize::try_from(n - 1).ok().and_then(|nth| finder.find_iter(bytes).nth(nth));
                 nth.map_or(bytes.len(), |at| at + finder.needle().len())
             }
             Layout::Fixed(size) => usize::try_from(n).map_or(bytes.len(), |n| bytes.len().min(n.saturating_mul(*size))),
@@ -187,11 +173,7 @@ impl Run {
     /// Cuts off and returns the first `n` items; `n` below `count`.
     pub fn split_to(&mut self, n: u64, layout: &Layout) -> Run {
         let at = layout.nth_end(self.slice.bytes(), n);
-        let head = Run {
-            slice: self.slice.split_to(at),
-            count: n,
-            ..*self
-        };
+        let head = Run { slice: self.slice.split_to(at), count: n, ..*self };
         self.count -= n;
         self.number += n;
         head
@@ -224,13 +206,7 @@ mod tests {
     #[test]
     fn splitting_a_run_keeps_its_bytes() {
         let slice = Slice::new(b"1\n22\n333\n".to_vec());
-        let mut run = Run {
-            slice,
-            count: 3,
-            weight: Weight { len: 1, cost: 1 },
-            number: 7,
-            arrival: 0,
-        };
+        let mut run = Run { slice, count: 3, weight: Weight { len: 1, cost: 1 }, number: 7, arrival: 0 };
         let head = run.split_to(2, &Layout::Byte(b'\n'));
         assert_eq!((head.slice.bytes(), head.count, head.number), (&b"1\n22\n"[..], 2, 7));
         assert_eq!((run.slice.bytes(), run.count, run.number), (&b"333\n"[..], 1, 9));

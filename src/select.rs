@@ -23,10 +23,7 @@ pub struct Selector(Kind);
 enum Kind {
     /// The field after so many others. Runs of blanks part fields, as in awk, and a separator parts two wherever
     /// it stands, as in cut.
-    Field {
-        before: usize,
-        separator: Option<Separator>,
-    },
+    Field { before: usize, separator: Option<Separator> },
     /// Group 1 of the first match, else the whole of it.
     Regex(Regex),
     /// The steps of a JSON pointer.
@@ -58,17 +55,11 @@ impl Selector {
     pub fn find<'a>(&self, item: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let item = first_mib(item);
         match &self.0 {
-            Kind::Field {
-                before,
-                separator: None,
-            } => {
+            Kind::Field { before, separator: None } => {
                 let fields = item.split(|byte| matches!(byte, b' ' | b'\t'));
                 fields.filter(|field| !field.is_empty()).nth(*before).map(Cow::Borrowed)
             }
-            Kind::Field {
-                before,
-                separator: Some(separator),
-            } => {
+            Kind::Field { before, separator: Some(separator) } => {
                 let mut rest = item;
                 for _ in 0..*before {
                     rest = &rest[separator.find(rest)? + separator.0.len()..];
@@ -98,11 +89,7 @@ impl Selector {
 /// What of an item selectors see: its first MiB, without the delimiter or a CR before it.
 pub fn content<'a>(item: &'a [u8], delimiter: &[u8]) -> &'a [u8] {
     // A record of a fixed size has no delimiter, and a CR at its end is its own.
-    let stripped = if delimiter.is_empty() {
-        None
-    } else {
-        item.strip_suffix(delimiter)
-    };
+    let stripped = if delimiter.is_empty() { None } else { item.strip_suffix(delimiter) };
     first_mib(stripped.map_or(item, |item| item.strip_suffix(b"\r").unwrap_or(item)))
 }
 
@@ -192,10 +179,7 @@ fn field(number: &str, separator: Option<&Separator>) -> Result<Kind, SelectorEr
     let Some(before) = number.checked_sub(1) else {
         return refuse("fields count from 1; for the first say field:1");
     };
-    Ok(Kind::Field {
-        before,
-        separator: separator.cloned(),
-    })
+    Ok(Kind::Field { before, separator: separator.cloned() })
 }
 
 fn regex(pattern: &str) -> Result<Regex, SelectorError> {
@@ -208,11 +192,7 @@ fn regex(pattern: &str) -> Result<Regex, SelectorError> {
         }
         // The crate draws the expression over several lines and says what is wrong in the last.
         let drawn = error.to_string();
-        let what = drawn
-            .lines()
-            .rev()
-            .find_map(|line| line.strip_prefix("error: "))
-            .unwrap_or("it cannot be read");
+        let what = drawn.lines().rev().find_map(|line| line.strip_prefix("error: ")).unwrap_or("it cannot be read");
         let instead = if what.contains("not supported") {
             r"group 1 is what is taken, as in regex:'user=(\w+)'"
         } else {
@@ -248,11 +228,7 @@ impl<'de> DeserializeSeed<'de> for Walk<'_> {
 
     fn deserialize<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
         // A scalar with steps left to go is an error here: nothing could be found in it.
-        if self.0.is_empty() {
-            <&RawValue>::deserialize(value).map(Some)
-        } else {
-            value.deserialize_any(self)
-        }
+        if self.0.is_empty() { <&RawValue>::deserialize(value).map(Some) } else { value.deserialize_any(self) }
     }
 }
 
@@ -331,9 +307,7 @@ fn scalar(value: &RawValue) -> Option<Cow<'_, [u8]>> {
     match text {
         [b'n' | b'[' | b'{', ..] => None,
         [b'"', inner @ .., b'"'] if memchr::memchr(b'\\', inner).is_none() => Some(Cow::Borrowed(inner)),
-        [b'"', ..] => serde_json::from_slice(text)
-            .ok()
-            .map(|text: String| Cow::Owned(text.into_bytes())),
+        [b'"', ..] => serde_json::from_slice(text).ok().map(|text: String| Cow::Owned(text.into_bytes())),
         _ => Some(Cow::Borrowed(text)),
     }
 }
@@ -356,19 +330,11 @@ mod tests {
     fn check(text: &str, separator: Option<&str>, item: impl AsRef<[u8]>, wanted: Option<&str>) {
         let item = item.as_ref();
         let found = found(text, separator, item).map(|found| String::from_utf8_lossy(&found).into_owned());
-        assert_eq!(
-            found.as_deref(),
-            wanted,
-            "{text} -t {separator:?} in {:?}",
-            String::from_utf8_lossy(item)
-        );
+        assert_eq!(found.as_deref(), wanted, "{text} -t {separator:?} in {:?}", String::from_utf8_lossy(item));
     }
 
     fn refusal(text: &str) -> String {
-        Selector::parse(text, None)
-            .err()
-            .unwrap_or_else(|| panic!("{text:?} is taken"))
-            .to_string()
+        Selector::parse(text, None).err().unwrap_or_else(|| panic!("{text:?} is taken")).to_string()
     }
 
     #[test]
@@ -422,20 +388,7 @@ mod tests {
 
     #[test]
     fn a_separator_is_exactly_one_character() {
-        for text in [
-            "",
-            "ab",
-            "::",
-            r"\q",
-            r"\x",
-            r"\x1",
-            r"\x123",
-            r"\x+f",
-            r"\xgg",
-            "é\u{301}",
-            r"\\\\",
-            r"\t\t",
-        ] {
+        for text in ["", "ab", "::", r"\q", r"\x", r"\x1", r"\x123", r"\x+f", r"\xgg", "é\u{301}", r"\\\\", r"\t\t"] {
             assert!(text.parse::<Separator>().is_err(), "{text:?}");
         }
         for text in [":", " ", "\t", "é", "😀", r"\", r"\n", r"\xFf"] {
@@ -458,10 +411,7 @@ mod tests {
         ] {
             check(text, None, item, wanted);
         }
-        assert_eq!(
-            found("regex:(?-u)=(.*)", None, b"a=\xff\xfe"),
-            Some(b"\xff\xfe".to_vec())
-        );
+        assert_eq!(found("regex:(?-u)=(.*)", None, b"a=\xff\xfe"), Some(b"\xff\xfe".to_vec()));
     }
 
     #[test]
@@ -503,12 +453,7 @@ mod tests {
         ] {
             check(text, None, document, wanted);
         }
-        for (item, wanted) in [
-            ("17", Some("17")),
-            ("\"a\"", Some("a")),
-            ("\"\"", Some("")),
-            (" true ", Some("true")),
-        ] {
+        for (item, wanted) in [("17", Some("17")), ("\"a\"", Some("a")), ("\"\"", Some("")), (" true ", Some("true"))] {
             check("json:", None, item, wanted);
         }
     }
@@ -532,12 +477,7 @@ mod tests {
         check("json:/a", None, r#"{"a":"\ud800"}"#, None); // half a surrogate pair
         check("json:/a", None, b"{\"a\":\"\xff\"}", None);
         check("json:/a", None, "[".repeat(100_000) + &"]".repeat(100_000), None);
-        check(
-            "json:/a",
-            None,
-            format!(r#"{{"b":{}{},"a":1}}"#, "[".repeat(9999), "]".repeat(9999)),
-            Some("1"),
-        );
+        check("json:/a", None, format!(r#"{{"b":{}{},"a":1}}"#, "[".repeat(9999), "]".repeat(9999)), Some("1"));
     }
 
     #[test]

@@ -18,9 +18,8 @@ pub fn listen(
     mut report: impl FnMut() + Send + 'static,
     mut end: impl FnMut(c_int) + Send + 'static,
 ) -> io::Result<()> {
-    let all = [
-        SIGUSR1, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGXFSZ, SIGIO,
-    ];
+    let all =
+        [SIGUSR1, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGALRM, SIGUSR2, SIGVTALRM, SIGPROF, SIGXCPU, SIGXFSZ, SIGIO];
     let ignored = ignored();
     let mut signals = Signals::new(all.into_iter().filter(|signal| ignored >> (signal - 1) & 1 == 0))?;
     std::thread::Builder::new().name("signals".into()).spawn(move || {
@@ -35,6 +34,5 @@ pub fn listen(
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or(0)
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }

@@ -2,13 +2,14 @@
 //! item one line of JSON says what would have become of it, in the order of the input.
 
 use crate::bucket::{Bucket, Fate, Outcome};
-use crate::clock;
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::fd::{self, Input, Output};
 use crate::intake::Intake;
 use crate::pipeline::{Dropped, Voice};
+use crate::rate::{Rate, Unit};
 use crate::run::Slice;
+use crate::{clock, pacer};
 use anyhow::Context;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -72,13 +73,8 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     };
     let (mut block, mut arrivals) = (Vec::new(), Vec::new());
     let mut ended = false;
-    let mut overflowed = false;
-    while !ended && !overflowed {
-        ended = input
-            .read(&mut block, BLOCK)
-            .context("could not read stdin")?
-            .unwrap_or(0)
-            == 0;
+    while !ended && !simulation.overflowed() {
+        ended = input.read(&mut block, BLOCK).context("could not read stdin")?.unwrap_or(0) == 0;
         intake.take(&mut block, ended, 0, &mut arrivals);
         for arrival in arrivals.drain(..) {
             match simulation.arrive(arrival, &intake) {
@@ -86,8 +82,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
                 Err(error) if is_broken_pipe(&error) => return Ok(Exit::READER_GONE),
                 Err(error) => return Err(error),
             }
-            overflowed = simulation.bucket.as_ref().is_some_and(Bucket::overflowed);
-            if overflowed {
+            if simulation.overflowed() {
                 break;
             }
         }
@@ -100,45 +95,43 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     if let Some(bucket) = &mut simulation.bucket {
         voice.notice(bucket.take_notices());
     }
-    Ok(if overflowed { Exit::Overflow } else { Exit::Done })
+    Ok(if simulation.overflowed() { Exit::Overflow } else { Exit::Done })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    error
-        .downcast_ref::<io::Error>()
-        .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+    error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
 impl Simulation {
+    fn overflowed(&self) -> bool {
+        self.bucket.as_ref().is_some_and(Bucket::overflowed)
+    }
+
     fn arrive(&mut self, arrival: crate::bucket::Arrival, intake: &Intake) -> anyhow::Result<()> {
         if self.bucket.is_none() {
             // Where the grid of windows lies is told by the recording.
-            self.config
-                .bucket
-                .pacer
-                .begin_at(intake.first_stamp().unwrap_or_default());
+            self.config.bucket.pacer.begin_at(intake.first_stamp().unwrap_or_default());
             self.bucket = Some(Bucket::new(self.config.bucket.clone(), self.dropped.is_some()));
         }
-        for _ in 0..arrival.run.count {
+        let unit = self.config.rates.iter().map(Rate::unit).max_by_key(|unit| *unit == Unit::Cost);
+        // Bits count eight to a byte, but an item's cost is its length.
+        let unit = unit.map(|unit| if unit == Unit::Bits { Unit::Bytes } else { unit });
+        if arrival.run.count > 0 {
             self.records.push_back(Record {
                 item: arrival.run.number,
-                key: arrival
-                    .key
-                    .as_ref()
-                    .map(|key| String::from_utf8_lossy(key).into_owned()),
-                cost: arrival.run.weight.cost,
+                key: arrival.key.as_ref().map(|key| String::from_utf8_lossy(key).into_owned()),
+                cost: unit.map_or(arrival.run.weight.cost, |unit| pacer::units(unit, arrival.run.weight)),
                 arrival_ns: arrival.recorded.unwrap_or(0),
                 departure_ns: None,
                 outcome: None,
             });
         }
         // What stands at the mouth is decided on first, so that no more is remembered than the bucket holds.
-        while self
-            .bucket
-            .as_ref()
-            .is_some_and(|bucket| bucket.may_read(1) == 0 || bucket.is_choosing())
-            && self.step()
-        {}
+        let busy = |bucket: &Bucket| bucket.may_read(1) == 0 || bucket.is_choosing();
+        while self.bucket.as_ref().is_some_and(busy) && !self.overflowed() && self.step() {}
+        if self.overflowed() {
+            return Ok(());
+        }
         if let Some(bucket) = &mut self.bucket {
             bucket.arrive(self.now, arrival);
         }
@@ -178,10 +171,9 @@ impl Simulation {
                     continue;
                 };
                 (record.outcome, record.departure_ns) = match outcome.fate {
-                    Fate::Emitted(due, step) => (
-                        Some("emitted"),
-                        Some(pacer.ceil_ns(due.saturating_add(step.saturating_mul(u128::from(i))))),
-                    ),
+                    Fate::Emitted(due, step) => {
+                        (Some("emitted"), Some(pacer.ceil_ns(due.saturating_add(step.saturating_mul(u128::from(i))))))
+                    }
                     Fate::Dropped => (Some("dropped"), None),
                     Fate::Expired => (Some("expired"), None),
                 };
@@ -212,10 +204,10 @@ impl Simulation {
 
     /// Lets everything happen that still will.
     fn finish(&mut self) -> anyhow::Result<()> {
-        let overflowed = self.bucket.as_ref().is_some_and(Bucket::overflowed);
-        while !overflowed && self.step() {
+        while !self.overflowed() && self.step() {
             self.settle()?;
         }
+        self.settle()?;
         // Under fail, what is held when it stops has no outcome.
         self.records.retain(|record| record.outcome.is_some());
         while !self.records.is_empty() {

@@ -26,12 +26,7 @@ impl Timestamps {
     /// Takes the present time, in nanoseconds since the epoch: the first stamp without a year is put in the year
     /// that makes it the latest one not more than a day after it.
     pub fn new(now_unix_ns: i128) -> Timestamps {
-        Timestamps {
-            now: now_unix_ns,
-            unit: None,
-            last: None,
-            cached: None,
-        }
+        Timestamps { now: now_unix_ns, unit: None, last: None, cached: None }
     }
 
     /// Reads a stamp into nanoseconds since the epoch. Blanks, quotes and brackets around it are overlooked. A
@@ -58,9 +53,9 @@ impl Timestamps {
         };
         let mut text = Text(text);
         let whole = text.digits();
-        let number = whole.iter().try_fold(0_u64, |number, digit| {
-            number.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
-        })?;
+        let number = whole
+            .iter()
+            .try_fold(0_u64, |number, digit| number.checked_mul(10)?.checked_add(u64::from(digit - b'0')))?;
         let ns = match text.0 {
             [] if whole.is_empty() => return None,
             [] => i128::from(number) * *self.unit.get_or_insert_with(|| unit(number)),
@@ -107,11 +102,7 @@ impl Timestamps {
         text.blanks()?;
         let day = text.number(2).or_else(|| text.number(1))?;
         text.blanks()?;
-        let placed = self.place(Yearless {
-            month,
-            day,
-            time: text.time()?,
-        })?;
+        let placed = self.place(Yearless { month, day, time: text.time()? })?;
         self.last = Some(placed);
         Some(placed.at + placed.shift)
     }
@@ -127,12 +118,7 @@ impl Timestamps {
             let mut years = (year - 8..=year + 1).rev();
             return years.find_map(|year| {
                 let at = self.midnight_in(year, stamp)?;
-                (at <= latest).then_some(Placed {
-                    stamp,
-                    year,
-                    at,
-                    shift: 0,
-                })
+                (at <= latest).then_some(Placed { stamp, year, at, shift: 0 })
             });
         };
         if (stamp.month, stamp.day) == (last.stamp.month, last.stamp.day) {
@@ -140,25 +126,16 @@ impl Timestamps {
             return Some(Placed { stamp, at, ..last });
         }
         match self.nearest(stamp, last.year, last.at) {
-            Some((year, at)) if at.abs_diff(last.at) <= 183 * DAY.unsigned_abs() => Some(Placed {
-                stamp,
-                year,
-                at,
-                ..last
-            }),
+            Some((year, at)) if at.abs_diff(last.at) <= 183 * DAY.unsigned_abs() => {
+                Some(Placed { stamp, year, at, ..last })
+            }
             // Only a February 29 has no year within half a year: the log is of a leap year, and the first stamp
             // was put in another. What has been told stays, and what follows is told as far from it as it was.
             _ => {
-                let (year, at) = (last.year - 8..=last.year)
-                    .rev()
-                    .find_map(|year| Some((year, self.midnight_in(year, stamp)?)))?;
+                let (year, at) =
+                    (last.year - 8..=last.year).rev().find_map(|year| Some((year, self.midnight_in(year, stamp)?)))?;
                 let (_, last_at) = self.nearest(last.stamp, year, at)?;
-                Some(Placed {
-                    stamp,
-                    year,
-                    at,
-                    shift: last.shift + last.at - last_at,
-                })
+                Some(Placed { stamp, year, at, shift: last.shift + last.at - last_at })
             }
         }
     }
@@ -245,11 +222,7 @@ impl<'a> Text<'a> {
 
     /// All the digits up to something else, which may be none.
     fn digits(&mut self) -> &'a [u8] {
-        let end = self
-            .0
-            .iter()
-            .position(|byte| !byte.is_ascii_digit())
-            .unwrap_or(self.0.len());
+        let end = self.0.iter().position(|byte| !byte.is_ascii_digit()).unwrap_or(self.0.len());
         let (digits, rest) = self.0.split_at(end);
         self.0 = rest;
         digits
@@ -258,9 +231,9 @@ impl<'a> Text<'a> {
     /// A number of exactly so many digits, at most four; takes nothing where there are fewer.
     fn number(&mut self, digits: usize) -> Option<i16> {
         let (digits, rest) = self.0.split_at_checked(digits)?;
-        let number = digits.iter().try_fold(0, |number, byte| {
-            byte.is_ascii_digit().then(|| number * 10 + i16::from(byte - b'0'))
-        })?;
+        let number = digits
+            .iter()
+            .try_fold(0, |number, byte| byte.is_ascii_digit().then(|| number * 10 + i16::from(byte - b'0')))?;
         self.0 = rest;
         Some(number)
     }
@@ -271,15 +244,11 @@ impl<'a> Text<'a> {
     }
 
     fn month(&mut self) -> Option<i16> {
-        const NAMES: [&[u8; 3]; 12] = [
-            b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec",
-        ];
+        const NAMES: [&[u8; 3]; 12] =
+            [b"jan", b"feb", b"mar", b"apr", b"may", b"jun", b"jul", b"aug", b"sep", b"oct", b"nov", b"dec"];
         let (name, rest) = self.0.split_first_chunk::<3>()?;
         self.0 = rest;
-        (1..)
-            .zip(NAMES)
-            .find(|(_, month)| name.eq_ignore_ascii_case(*month))
-            .map(|(number, _)| number)
+        (1..).zip(NAMES).find(|(_, month)| name.eq_ignore_ascii_case(*month)).map(|(number, _)| number)
     }
 
     /// `13:55:36`, perhaps with a fraction, perhaps with a zone, and then nothing more: nanoseconds since the
@@ -356,11 +325,7 @@ mod tests {
         let mut timestamps = at(now);
         for (stamp, wanted) in stamps {
             let read = timestamps.read(stamp.as_bytes()).map(told);
-            assert_eq!(
-                read.as_deref(),
-                Some(told(ns(wanted)).as_str()),
-                "{stamp:?}, now {now}, of {stamps:?}"
-            );
+            assert_eq!(read.as_deref(), Some(told(ns(wanted)).as_str()), "{stamp:?}, now {now}, of {stamps:?}");
         }
     }
 
@@ -456,24 +421,14 @@ mod tests {
             "2000-10-10T13:55:36Z",
         );
         check(
-            &[
-                "2000-10-10T13:55:36.123Z",
-                "2000-10-10 13:55:36,123",
-                "2000-10-10T15:55:36.123000000999+02:00",
-            ],
+            &["2000-10-10T13:55:36.123Z", "2000-10-10 13:55:36,123", "2000-10-10T15:55:36.123000000999+02:00"],
             "2000-10-10T13:55:36.123Z",
         );
         check(&["1969-12-31T23:59:59.999999999Z"], "1969-12-31T23:59:59.999999999Z");
         check(&["2024-02-29T00:00:00Z"], "2024-02-29T00:00:00Z");
         check(&["0000-01-01T00:00:00Z"], "0000-01-01T00:00:00Z");
         check(
-            &[
-                "2026-10-05T03:04:05Z",
-                "Oct  5 03:04:05",
-                "Oct 05 03:04:05",
-                "Oct 5 03:04:05",
-                "OCT  5 03:04:05",
-            ],
+            &["2026-10-05T03:04:05Z", "Oct  5 03:04:05", "Oct 05 03:04:05", "Oct 5 03:04:05", "OCT  5 03:04:05"],
             "2026-10-05T03:04:05Z",
         );
         check(&["Oct  5 03:04:05.678"], "2026-10-05T03:04:05.678Z");
@@ -481,25 +436,14 @@ mod tests {
 
     #[test]
     fn a_leap_second_is_the_first_of_the_next_minute() {
-        check(
-            &[
-                "2016-12-31T23:59:60Z",
-                "2016-12-31 23:59:60",
-                "31/Dec/2016:18:59:60 -0500",
-            ],
-            "2017-01-01T00:00:00Z",
-        );
+        check(&["2016-12-31T23:59:60Z", "2016-12-31 23:59:60", "31/Dec/2016:18:59:60 -0500"], "2017-01-01T00:00:00Z");
         check(&["2016-12-31T23:59:60.5Z"], "2017-01-01T00:00:00.5Z");
     }
 
     #[test]
     fn brackets_around_a_number_are_overlooked() {
         for stamp in ["[    1.500000]", "\"1.5\"", " 1.5\t", "[1.5", "[[1.5]]"] {
-            assert_eq!(
-                Timestamps::new(0).read(stamp.as_bytes()),
-                Some(1_500_000_000),
-                "{stamp}"
-            );
+            assert_eq!(Timestamps::new(0).read(stamp.as_bytes()), Some(1_500_000_000), "{stamp}");
         }
     }
 
@@ -571,16 +515,8 @@ mod tests {
             let mut timestamps = at("2026-11-30T12:00:00Z");
             timestamps.read(b"Oct  5 03:04:05");
             timestamps.read(b"5");
-            assert_eq!(
-                timestamps.read(stamp.as_bytes()).filter(|_| stamp.len() < 18),
-                None,
-                "{stamp:?}"
-            );
-            assert_eq!(
-                timestamps.read(b"Oct  6 03:04:05"),
-                Some(ns("2026-10-06T03:04:05Z")),
-                "{stamp:?}"
-            );
+            assert_eq!(timestamps.read(stamp.as_bytes()).filter(|_| stamp.len() < 18), None, "{stamp:?}");
+            assert_eq!(timestamps.read(b"Oct  6 03:04:05"), Some(ns("2026-10-06T03:04:05Z")), "{stamp:?}");
         }
     }
 
@@ -646,18 +582,12 @@ mod tests {
         );
         follow(
             "2027-01-10T00:00:00Z",
-            &[
-                ("Dec 30 00:00:00", "2026-12-30T00:00:00Z"),
-                ("Feb 29 00:00:00", "2027-03-01T00:00:00Z"),
-            ],
+            &[("Dec 30 00:00:00", "2026-12-30T00:00:00Z"), ("Feb 29 00:00:00", "2027-03-01T00:00:00Z")],
         );
         // 176 days on, though the February 29 of the year that the log was put in is only 190 days back.
         follow(
             "2024-11-30T00:00:00Z",
-            &[
-                ("Sep  6 00:00:00", "2024-09-06T00:00:00Z"),
-                ("Feb 29 00:00:00", "2025-03-01T00:00:00Z"),
-            ],
+            &[("Sep  6 00:00:00", "2024-09-06T00:00:00Z"), ("Feb 29 00:00:00", "2025-03-01T00:00:00Z")],
         );
     }
 
@@ -670,13 +600,7 @@ mod tests {
             }
         }
         let mut timestamps = at("9999-12-30T00:00:00Z");
-        for stamp in [
-            "Dec 30 00:00:00",
-            "Jan  1 00:00:00",
-            "Feb 29 00:00:00",
-            "Jun  1 00:00:00",
-            "Dec  1 00:00:00",
-        ] {
+        for stamp in ["Dec 30 00:00:00", "Jan  1 00:00:00", "Feb 29 00:00:00", "Jun  1 00:00:00", "Dec  1 00:00:00"] {
             assert!(timestamps.read(stamp.as_bytes()).is_some(), "{stamp}");
         }
     }

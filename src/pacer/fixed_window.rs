@@ -31,6 +31,8 @@ pub(super) struct FixedWindow {
 pub(super) struct Memory {
     /// When the window of `used` began. On the grid it may lie before the clock began.
     start: i128,
+    /// Whether an item has opened it; on the grid all are open.
+    open: bool,
     /// Units whose write ended since `start`; more than n where a dear item fills the windows after it.
     used: u64,
     /// Units that have left and whose write has not ended.
@@ -45,12 +47,7 @@ impl Memory {
 
 impl FixedWindow {
     pub fn new(n: u64, p: u64, align: Align) -> FixedWindow {
-        FixedWindow {
-            n,
-            p: NonZeroU64::new(p).unwrap_or(NonZeroU64::MIN),
-            align,
-            begun: 0,
-        }
+        FixedWindow { n, p: NonZeroU64::new(p).unwrap_or(NonZeroU64::MIN), align, begun: 0 }
     }
 
     pub fn begin_at(&mut self, utc: i128) {
@@ -60,8 +57,8 @@ impl FixedWindow {
     pub fn due(&self, memory: &Memory, from: u64, units: u64) -> Option<u64> {
         let full = if units <= self.n {
             let wanted = memory.leaving.checked_add(units).filter(|wanted| *wanted <= self.n)?;
-            // Windows until what was used leaves room for that.
-            memory.used.saturating_sub(self.n - wanted).div_ceil(self.n)
+            // Windows until what was used leaves room for that. A dear item fills them, and nothing always fits.
+            if wanted == 0 { 0 } else { memory.used.saturating_sub(self.n - wanted).div_ceil(self.n) }
         } else if memory.leaving == 0 {
             memory.used.div_ceil(self.n)
         } else {
@@ -78,13 +75,8 @@ impl FixedWindow {
     }
 
     pub fn fresh_at(&self, memory: &Memory) -> Option<u64> {
-        (memory.leaving == 0).then(|| {
-            if memory.used == 0 {
-                0
-            } else {
-                self.edge(memory, memory.used.div_ceil(self.n))
-            }
-        })
+        let windows = memory.used.div_ceil(self.n).max(u64::from(memory.open));
+        (memory.leaving == 0).then(|| if windows == 0 { 0 } else { self.edge(memory, windows) })
     }
 
     /// When the window that comes `windows` after that of the memory begins.
@@ -101,8 +93,8 @@ impl FixedWindow {
         memory.used = memory.used.saturating_sub(paid);
         match self.align {
             Align::Clock => memory.start = at - (at + self.begun) % p,
-            Align::First if memory.used == 0 => memory.start = at,
-            Align::First => memory.start += passed * p,
+            Align::First if memory.open && (memory.used > 0 || passed == 0) => memory.start += passed * p,
+            Align::First => (memory.start, memory.open) = (at, true),
         }
     }
 }

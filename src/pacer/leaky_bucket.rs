@@ -17,20 +17,14 @@ pub(super) struct LeakyBucket {
 
 impl LeakyBucket {
     pub fn leave(&self, slot: &mut Ticks, due: Ticks, units: u64) {
-        *slot = due
-            .max(*slot)
-            .saturating_add(self.period.saturating_mul(u128::from(units)));
+        *slot = due.max(*slot).saturating_add(self.period.saturating_mul(u128::from(units)));
     }
 
     /// As `leave` for up to `count` items of `units` each, the first at `due`, the others when their slots come if that
     /// is by `until`. Arithmetic for one item serves them all.
     pub fn leave_many(&self, slot: &mut Ticks, due: Ticks, units: u64, count: u64, until: Ticks) -> Departure {
         let step = self.period.saturating_mul(u128::from(units));
-        let further = if step == 0 {
-            u128::MAX
-        } else {
-            div(until.saturating_sub(due), step)
-        };
+        let further = if step == 0 { u128::MAX } else { div(until.saturating_sub(due), step) };
         let count = super::ns(further.saturating_add(1)).min(count);
         *slot = due.saturating_add(step.saturating_mul(u128::from(count)));
         Departure { count, due, step }
@@ -38,7 +32,7 @@ impl LeakyBucket {
 }
 
 /// a / b rounded down. Division of 128 bits takes ten times as long as that of 64, and most fit.
-pub(super) fn div(a: Ticks, b: impl Into<Ticks>) -> Ticks {
+pub fn div(a: Ticks, b: impl Into<Ticks>) -> Ticks {
     let b = b.into();
     match (u64::try_from(a), u64::try_from(b)) {
         (Ok(a), Ok(b)) => u128::from(a / b),

@@ -30,6 +30,7 @@ use std::num::NonZeroU64;
 pub use fixed_window::Align;
 use fixed_window::FixedWindow;
 use leaky_bucket::LeakyBucket;
+pub use leaky_bucket::div;
 use sliding_window::SlidingWindow;
 use token_bucket::TokenBucket;
 use warm_up::WarmUp;
@@ -138,33 +139,16 @@ impl Pacer {
     pub fn new(rates: &[Rate], algorithm: &Algorithm) -> Result<Pacer, Impossible> {
         let in_windows = matches!(algorithm, Algorithm::FixedWindow(_) | Algorithm::SlidingWindow);
         // Windows begin and end at whole nanoseconds; elsewhere T has to be a whole number of ticks.
-        let needs = rates.iter().map(|rate| {
-            if in_windows {
-                1
-            } else {
-                rate.n() / gcd(rate.n(), rate.p())
-            }
-        });
+        let needs = rates.iter().map(|rate| if in_windows { 1 } else { rate.n() / gcd(rate.n(), rate.p()) });
         let ticks_per_ns = needs.into_iter().try_fold(1, lcm).ok_or(Impossible::NoCommonTick)?;
-        let bursts = if let Algorithm::TokenBucket { bursts } = algorithm {
-            &bursts[..]
-        } else {
-            &[]
-        };
-        let bursts = if bursts.iter().all(|burst| *burst <= 1) {
-            &[]
-        } else {
-            bursts
-        };
+        let bursts = if let Algorithm::TokenBucket { bursts } = algorithm { &bursts[..] } else { &[] };
+        let bursts = if bursts.iter().all(|burst| *burst <= 1) { &[] } else { bursts };
         let limits = rates.iter().enumerate().map(|(i, rate)| {
             let period = (u128::from(ticks_per_ns) * u128::from(rate.p())) / u128::from(rate.n());
             let kind = match algorithm {
                 Algorithm::LeakyBucket | Algorithm::TokenBucket { .. } => match bursts.get(i) {
                     None => Kind::Leaky(LeakyBucket { period }),
-                    Some(burst) => Kind::Token(TokenBucket {
-                        period,
-                        burst: (*burst).max(1),
-                    }),
+                    Some(burst) => Kind::Token(TokenBucket { period, burst: (*burst).max(1) }),
                 },
                 Algorithm::WarmUp { duration } => {
                     let duration = u128::from(duration.get()) * u128::from(ticks_per_ns);
@@ -172,21 +156,11 @@ impl Pacer {
                 }
                 Algorithm::FixedWindow(align) => Kind::Fixed(FixedWindow::new(rate.n(), rate.p(), *align)),
                 Algorithm::SlidingWindow if rate.n() > LARGEST_WINDOW => return Err(Impossible::WindowTooLarge),
-                Algorithm::SlidingWindow => Kind::Sliding(SlidingWindow {
-                    n: rate.n(),
-                    p: rate.p(),
-                }),
+                Algorithm::SlidingWindow => Kind::Sliding(SlidingWindow { n: rate.n(), p: rate.p() }),
             };
-            Ok(Limit {
-                unit: rate.unit(),
-                period,
-                kind,
-            })
+            Ok(Limit { unit: rate.unit(), period, kind })
         });
-        Ok(Pacer {
-            ticks_per_ns,
-            limits: limits.collect::<Result<_, _>>()?,
-        })
+        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()? })
     }
 
     /// Whether nothing is held back.
@@ -196,9 +170,7 @@ impl Pacer {
 
     /// Whether the rates hold in windows.
     pub fn in_windows(&self) -> bool {
-        self.limits
-            .iter()
-            .any(|limit| matches!(limit.kind, Kind::Fixed(_) | Kind::Sliding(_)))
+        self.limits.iter().any(|limit| matches!(limit.kind, Kind::Fixed(_) | Kind::Sliding(_)))
     }
 
     /// Whether lateness is made up by the algorithm itself, so that bucket time is real time.
@@ -250,39 +222,26 @@ impl Pacer {
 
     /// From when on an item of weight `weight`, admitted at `admitted`, may leave; `None` until a write ends.
     pub fn due(&self, state: &State, admitted: Ticks, weight: Weight) -> Option<Ticks> {
-        self.limits
-            .iter()
-            .zip(&state.0)
-            .try_fold(admitted, |due, (limit, memory)| {
-                let units = units(limit.unit, weight);
-                let own = match (&limit.kind, memory) {
-                    (Kind::Leaky(_), Memory::Slot(slot)) => Some(*slot),
-                    (Kind::Token(token), Memory::Token(memory)) => token.due(memory, units),
-                    (Kind::WarmUp(_), Memory::WarmUp(memory)) => Some(memory.slot()),
-                    // Windows have ticks of a nanosecond.
-                    (Kind::Fixed(window), Memory::Fixed(memory)) => window.due(memory, ns(due), units).map(u128::from),
-                    (Kind::Sliding(window), Memory::Sliding(memory)) => {
-                        window.due(memory, ns(due), units).map(u128::from)
-                    }
-                    _ => unreachable!("a state is made by its pacer"),
-                };
-                Some(due.max(own?))
-            })
+        self.limits.iter().zip(&state.0).try_fold(admitted, |due, (limit, memory)| {
+            let units = units(limit.unit, weight);
+            let own = match (&limit.kind, memory) {
+                (Kind::Leaky(_), Memory::Slot(slot)) => Some(*slot),
+                (Kind::Token(token), Memory::Token(memory)) => token.due(memory, units),
+                (Kind::WarmUp(_), Memory::WarmUp(memory)) => Some(memory.slot()),
+                // Windows have ticks of a nanosecond.
+                (Kind::Fixed(window), Memory::Fixed(memory)) => window.due(memory, ns(due), units).map(u128::from),
+                (Kind::Sliding(window), Memory::Sliding(memory)) => window.due(memory, ns(due), units).map(u128::from),
+                _ => unreachable!("a state is made by its pacer"),
+            };
+            Some(due.max(own?))
+        })
     }
 
     /// Lets up to `count` items of weight `weight` leave, of which the first is due at `due`, as far as they are due by
     /// `until`. At least one leaves.
     pub fn leave(&self, state: &mut State, due: Ticks, weight: Weight, count: u64, until: Ticks) -> Departure {
-        if let (
-            [
-                Limit {
-                    kind: Kind::Leaky(leaky),
-                    unit,
-                    ..
-                },
-            ],
-            [Memory::Slot(slot)],
-        ) = (&self.limits[..], &mut state.0[..])
+        if let ([Limit { kind: Kind::Leaky(leaky), unit, .. }], [Memory::Slot(slot)]) =
+            (&self.limits[..], &mut state.0[..])
         {
             return leaky.leave_many(slot, due, units(*unit, weight), count, until);
         }
@@ -303,13 +262,15 @@ impl Pacer {
         Departure { count: 1, due, step: 0 }
     }
 
-    /// The write of `count` items of weight `weight` that had left ended at `at` (nanoseconds).
-    pub fn ended(&self, state: &mut State, at: u64, weight: Weight, count: u64) {
+    /// The write of `count` items of weight `weight` that had left at `due` ended at `at` (nanoseconds).
+    pub fn ended(&self, state: &mut State, due: Ticks, at: u64, weight: Weight, count: u64) {
+        // An item that is written at the very nanosecond it was due for was not late by what that was rounded up.
+        let ended = if at <= self.ceil_ns(due) { due } else { self.ticks(at) };
         for (limit, memory) in self.limits.iter().zip(&mut state.0) {
             let units = units(limit.unit, weight).saturating_mul(count);
             match (&limit.kind, memory) {
                 (Kind::Leaky(_) | Kind::WarmUp(_), _) => {}
-                (Kind::Token(token), Memory::Token(memory)) => token.ended(memory, self.ticks(at), units),
+                (Kind::Token(token), Memory::Token(memory)) => token.ended(memory, ended, units),
                 (Kind::Fixed(window), Memory::Fixed(memory)) => window.ended(memory, at, units),
                 (Kind::Sliding(window), Memory::Sliding(memory)) => window.ended(memory, at, units),
                 _ => unreachable!("a state is made by its pacer"),
@@ -321,11 +282,7 @@ impl Pacer {
     /// cost changes.
     pub fn charge(&self, state: &mut State, weight: Weight) {
         for (limit, memory) in self.limits.iter().zip(&mut state.0) {
-            let units = if limit.unit == Unit::Items {
-                0
-            } else {
-                units(limit.unit, weight)
-            };
+            let units = if limit.unit == Unit::Items { 0 } else { units(limit.unit, weight) };
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, 0, units),
                 (Kind::Token(token), Memory::Token(memory)) => token.leave(memory, 0, units),
@@ -337,40 +294,31 @@ impl Pacer {
         }
     }
 
-    /// For each rate: its unit, its T, and the ticks after `now` (ticks) until what left is paid for.
-    pub fn rests<'a>(&'a self, state: &'a State, now: Ticks) -> impl Iterator<Item = Rest> + 'a {
+    /// For each rate what is not paid for, seen by an item of weight `weight`.
+    pub fn rests<'a>(&'a self, state: &'a State, weight: Weight) -> impl Iterator<Item = Rest> + 'a {
         self.limits.iter().zip(&state.0).map(move |(limit, memory)| {
             let (paid, slot) = match (&limit.kind, memory) {
                 (_, Memory::Slot(slot)) => (*slot, *slot),
-                (Kind::Token(token), Memory::Token(memory)) => (memory.tat, token.next_slot(memory)),
+                (Kind::Token(token), Memory::Token(memory)) => {
+                    (memory.tat, token.slot(memory, units(limit.unit, weight)))
+                }
                 (_, Memory::WarmUp(memory)) => (memory.slot(), memory.slot()),
                 _ => (0, 0),
             };
-            let (ticks, until_slot) = (paid.saturating_sub(now), slot.saturating_sub(now));
-            let burst = if let Kind::Token(token) = &limit.kind {
-                token.burst
-            } else {
-                1
-            };
-            Rest {
-                unit: limit.unit,
-                period: limit.period,
-                burst,
-                ticks,
-                until_slot,
-            }
+            let burst = if let Kind::Token(token) = &limit.kind { token.burst } else { 1 };
+            Rest { unit: limit.unit, period: limit.period, burst, paid, slot }
         })
     }
 
-    /// From when on (nanoseconds) `state` is that of a bucket nobody has used; `None` until a write ends.
-    pub fn fresh_at(&self, state: &State) -> Option<u64> {
+    /// From when on `state` is that of a bucket nobody has used; `None` until a write ends.
+    pub fn fresh_at(&self, state: &State) -> Option<Ticks> {
         self.limits.iter().zip(&state.0).try_fold(0, |at, (limit, memory)| {
             let own = match (&limit.kind, memory) {
-                (Kind::Leaky(_), Memory::Slot(slot)) => self.ceil_ns(*slot),
-                (Kind::Token(_), Memory::Token(memory)) => self.ceil_ns(memory.tat),
-                (Kind::WarmUp(warm_up), Memory::WarmUp(memory)) => self.ceil_ns(warm_up.fresh_at(memory)),
-                (Kind::Fixed(window), Memory::Fixed(memory)) => window.fresh_at(memory)?,
-                (Kind::Sliding(window), Memory::Sliding(memory)) => window.fresh_at(memory)?,
+                (Kind::Leaky(_), Memory::Slot(slot)) => *slot,
+                (Kind::Token(_), Memory::Token(memory)) => memory.tat,
+                (Kind::WarmUp(warm_up), Memory::WarmUp(memory)) => warm_up.fresh_at(memory),
+                (Kind::Fixed(window), Memory::Fixed(memory)) => window.fresh_at(memory)?.into(),
+                (Kind::Sliding(window), Memory::Sliding(memory)) => window.fresh_at(memory)?.into(),
                 _ => unreachable!("a state is made by its pacer"),
             };
             Some(at.max(own))
@@ -384,14 +332,11 @@ impl Pacer {
 
     /// The first nanosecond that is not before `ticks`.
     pub fn ceil_ns(&self, ticks: Ticks) -> u64 {
-        ns(leaky_bucket::div(
-            ticks.saturating_add(u128::from(self.ticks_per_ns) - 1),
-            self.ticks_per_ns,
-        ))
+        ns(div(ticks.saturating_add(u128::from(self.ticks_per_ns) - 1), self.ticks_per_ns))
     }
 
     fn floor_ns(&self, ticks: Ticks) -> u64 {
-        ns(leaky_bucket::div(ticks, self.ticks_per_ns))
+        ns(div(ticks, self.ticks_per_ns))
     }
 }
 
@@ -404,10 +349,10 @@ pub struct Rest {
     pub period: Ticks,
     /// Its burst; 1 where there is none.
     pub burst: u64,
-    /// Ticks until all is paid for.
-    pub ticks: Ticks,
-    /// Ticks until an item of one unit may leave.
-    pub until_slot: Ticks,
+    /// When all is paid for.
+    pub paid: Ticks,
+    /// From when on that item may leave.
+    pub slot: Ticks,
 }
 
 /// An instant beyond 584 years is as good as never.

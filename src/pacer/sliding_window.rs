@@ -35,7 +35,8 @@ impl SlidingWindow {
     pub fn due(&self, memory: &Memory, from: u64, units: u64) -> Option<u64> {
         let mut excess = if units <= self.n {
             let wanted = memory.leaving.checked_add(units).filter(|wanted| *wanted <= self.n)?;
-            memory.used.saturating_sub(self.n - wanted)
+            // A dear item fills its windows, and nothing always fits.
+            if wanted == 0 { 0 } else { memory.used.saturating_sub(self.n - wanted) }
         } else if memory.leaving == 0 {
             memory.used
         } else {
@@ -46,11 +47,7 @@ impl SlidingWindow {
             if excess == 0 {
                 break;
             }
-            let windows = if units > self.n {
-                excess.min(units).div_ceil(self.n)
-            } else {
-                1
-            };
+            let windows = if units > self.n { excess.min(units).div_ceil(self.n) } else { 1 };
             free = at.saturating_add(self.p.saturating_mul(windows));
             excess = excess.saturating_sub(units);
         }

@@ -30,12 +30,12 @@ pub(super) struct Memory {
 impl TokenBucket {
     pub fn due(&self, memory: &Memory, units: u64) -> Option<Ticks> {
         let fits = memory.leaving == 0 || memory.leaving.saturating_add(units) <= self.burst;
-        fits.then(|| memory.tat.saturating_sub(self.cost(self.burst.saturating_sub(units))))
+        fits.then(|| self.slot(memory, units))
     }
 
-    /// From when on an item of one unit may leave.
-    pub fn next_slot(&self, memory: &Memory) -> Ticks {
-        memory.tat.saturating_sub(self.cost(self.burst - 1))
+    /// From when on the tokens are there for an item of so many units.
+    pub fn slot(&self, memory: &Memory, units: u64) -> Ticks {
+        memory.tat.saturating_sub(self.cost(self.burst.saturating_sub(units)))
     }
 
     pub fn leave(&self, memory: &mut Memory, due: Ticks, units: u64) {

@@ -41,11 +41,7 @@ impl WarmUp {
     }
 
     pub fn fresh(&self) -> Memory {
-        Memory {
-            slot: 0,
-            remainder: 0,
-            coldness: self.duration,
-        }
+        Memory { slot: 0, remainder: 0, coldness: self.duration }
     }
 
     pub fn leave(&self, memory: &mut Memory, due: Ticks, units: u64) {
@@ -60,10 +56,7 @@ impl WarmUp {
         let above = |x: Ticks| (2 * x).saturating_sub(self.duration);
         let (a, b) = (above(before), above(memory.coldness));
         let extra = a * a - b * b + memory.remainder;
-        memory.slot = memory
-            .slot
-            .saturating_add(whole)
-            .saturating_add(extra / (2 * self.duration));
+        memory.slot = memory.slot.saturating_add(whole).saturating_add(extra / (2 * self.duration));
         memory.remainder = extra % (2 * self.duration);
     }
 

@@ -343,6 +343,11 @@ impl Bucket {
         !self.mouth.is_empty()
     }
 
+    /// Whether something has left, and stdout would take it.
+    pub fn wants_writing(&self) -> bool {
+        !self.leaving.is_empty() && !self.blocked
+    }
+
     /// Whether something waits for its slot.
     pub fn waits(&self) -> bool {
         self.waiting_items > 0

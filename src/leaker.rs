@@ -198,6 +198,7 @@ impl Core {
 
     /// When the leaker has something to do, above 1000 items a second not before a tick after the last time.
     pub fn next_wake(&self) -> Option<u64> {
-        Some(self.bucket.next_event()?.max(self.last_batch.saturating_add(self.tick)))
+        let next = if self.bucket.wants_writing() { Some(0) } else { self.bucket.next_event() };
+        Some(next?.max(self.last_batch.saturating_add(self.tick)))
     }
 }

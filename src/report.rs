@@ -1,6 +1,6 @@
 //! The summary, for people and for machines, and the one warning about a rate that was not reached.
 
-use crate::clock::{Clock, Monotonic, SECOND};
+use crate::clock::{Clock, MILLISECOND, Monotonic, SECOND};
 use crate::config::{Config, Format};
 use crate::pacer;
 use crate::pipeline::{Core, Voice};
@@ -87,7 +87,9 @@ impl Report {
             let reached = self.reached(rate, core);
             // An item or two more or less is chance.
             let average = if core.busy.items == 0 { 1 } else { (reached / core.busy.items).max(1) };
-            let short = asked.saturating_sub(reached.saturating_add(2 * average));
+            // And so is a wake-up that comes late just before the end.
+            let chance = (2 * average).max(rate.units_in(10 * MILLISECOND));
+            let short = asked.saturating_sub(reached.saturating_add(chance));
             (*rate, if asked == 0 { 0.0 } else { short as f64 * 100.0 / asked as f64 })
         });
         missed.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, percent)| *percent > 1.0)

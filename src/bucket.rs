@@ -230,9 +230,9 @@ enum Event {
 const ONE: Weight = Weight { len: 1, cost: 1 };
 const NEVER: u64 = u64::MAX;
 /// A reader that lags a hand-over behind must not cost slots, so it may run ahead of the level by this long.
-const AHEAD_NS: u64 = 8_000_000;
+const AHEAD_NS: u64 = 20_000_000;
 /// What may be on its way to stdout before the reader waits, where the rate does not hold it back.
-const LEAVING_BYTES: u64 = 512 * 1024;
+const LEAVING_BYTES: u64 = 256 * 1024;
 
 /// The bucket.
 #[derive(Debug)]

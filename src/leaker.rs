@@ -29,6 +29,21 @@ enum Progress {
     Blocked,
 }
 
+/// Lockstep: how far the next item has got.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    len: usize,
+    /// Bytes of it that are written, and not known to be taken.
+    in_pipe: usize,
+}
+
+impl Step {
+    /// The reader has taken all that is in the pipe: the bytes of the item, if that was the whole of it.
+    fn taken(&mut self) -> usize {
+        if self.in_pipe == self.len { std::mem::take(&mut self.in_pipe) } else { 0 }
+    }
+}
+
 impl<C: Clock, H: Hole> Leaker<C, H> {
     /// A leaker that lets items out through `hole` and sends back the blocks it has `used`.
     pub fn new(shared: Arc<Shared>, clock: C, hole: H, used: Sender<Vec<u8>>, config: &Config) -> Leaker<C, H> {
@@ -47,8 +62,9 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
         let shared = Arc::clone(&self.shared);
         let (mut slices, mut cast_off) = (Vec::new(), Vec::new());
         let mut progress = Progress::Wrote(0);
-        // Lockstep: bytes of the next item that are in the pipe.
-        let mut in_pipe = 0;
+        let mut step = Step::default();
+        // The last batch did not fit into one write.
+        let mut unfinished = false;
         let (mut last, mut busy) = (self.clock.now(), false);
         loop {
             let now = self.clock.now();
@@ -57,10 +73,17 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             core.account(now - last, progress, busy);
             core.bucket.advance(now);
             self.recycle(&mut slices);
-            if self.lockstep {
-                core.bucket.leaving_item(&mut slices);
-            } else {
-                core.bucket.leaving(&mut slices, MOST_SLICES);
+            let blocked = progress == Progress::Blocked;
+            // What has fallen due since a batch was written waits for the next tick.
+            if !blocked && (unfinished || now >= core.last_batch.saturating_add(core.tick)) {
+                if self.lockstep {
+                    core.bucket.leaving_item(&mut slices);
+                } else {
+                    core.bucket.leaving(&mut slices, MOST_SLICES);
+                }
+            }
+            if !slices.is_empty() && !unfinished {
+                core.last_batch = now;
             }
             core.bucket.take_cast_off(&mut cast_off);
             let notices = core.bucket.take_notices();
@@ -71,13 +94,9 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                 core.reader_waits = false;
                 shared.room.notify_all();
             }
-            (last, busy) = (now, core.bucket.waits() && progress != Progress::Blocked);
-            if progress != Progress::Blocked && !slices.is_empty() {
-                core.last_batch = now;
-            }
+            (last, busy) = (now, core.bucket.waits() && !blocked);
             let until = core.next_wake();
-            let sleeps = slices.is_empty() || progress == Progress::Blocked;
-            core.asleep_until = sleeps.then_some(until.unwrap_or(u64::MAX));
+            core.asleep_until = slices.is_empty().then_some(until.unwrap_or(u64::MAX));
             let stop = core.stop.clone();
             let drained = core.ended && core.bucket.is_empty();
             shared.publish(&mut core);
@@ -85,32 +104,29 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             self.voice.notice(notices);
             shared.put_away(&mut cast_off);
             match stop {
-                Some(stop) => return self.stop(&stop, in_pipe),
+                Some(stop) => return self.stop(&stop, step.in_pipe),
                 None if drained => return Ok(()),
                 None => {}
             }
-            progress = if slices.is_empty() {
-                self.wait(until, false)?;
-                Progress::Wrote(0)
-            } else if progress == Progress::Blocked && self.wait(until, true)? != Woken::Room {
-                Progress::Blocked
-            } else if self.lockstep {
-                self.write_in_step(&slices, &mut in_pipe)?
+            (progress, unfinished) = if slices.is_empty() {
+                let progress = match self.wait(until, blocked)? {
+                    Woken::Room => Progress::Wrote(step.taken()),
+                    _ if blocked => Progress::Blocked,
+                    _ => Progress::Wrote(0),
+                };
+                (progress, blocked)
             } else {
-                self.write(&slices, 0)?
+                step.len = slices.iter().map(Slice::len).sum();
+                match self.write(&slices, step.in_pipe)? {
+                    Progress::Wrote(bytes) if self.lockstep => {
+                        step.in_pipe += bytes;
+                        (Progress::Blocked, true)
+                    }
+                    Progress::Wrote(bytes) => (Progress::Wrote(bytes), bytes < step.len || slices.len() == MOST_SLICES),
+                    Progress::Blocked => (Progress::Blocked, true),
+                }
             };
         }
-    }
-
-    /// Lets one item out: `Wrote` only when the reader has taken all of it.
-    fn write_in_step(&mut self, item: &[Slice], in_pipe: &mut usize) -> Result<Progress, Stop> {
-        if *in_pipe == item.iter().map(Slice::len).sum::<usize>() {
-            return Ok(Progress::Wrote(std::mem::take(in_pipe)));
-        }
-        if let Progress::Wrote(bytes) = self.write(item, *in_pipe)? {
-            *in_pipe += bytes;
-        }
-        Ok(Progress::Blocked)
     }
 
     fn write(&mut self, slices: &[Slice], skip: usize) -> Result<Progress, Stop> {

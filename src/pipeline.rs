@@ -273,7 +273,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         .context("could not listen to signals")?;
 
     // Used blocks go back to be filled again.
-    let (used, spare) = crossbeam_channel::bounded(8);
+    let (used, spare) = crossbeam_channel::bounded(4);
     let intake = Intake::new(config.intake.clone(), clock::utc());
     let reader = Reader::new(Arc::clone(&shared), clock, input, intake, spare, &config);
     let reader =

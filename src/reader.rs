@@ -13,7 +13,7 @@ use std::sync::{Arc, PoisonError};
 /// What is read at once: as much as a default pipe holds.
 const BLOCK: usize = 64 << 10;
 /// And where pipes are grown.
-const LARGE_BLOCK: usize = 256 << 10;
+const LARGE_BLOCK: usize = 128 << 10;
 /// And where a block would hold back the producer's items for long.
 const SMALL_BLOCK: usize = 4 << 10;
 
@@ -69,7 +69,7 @@ impl<C: Clock> Reader<C> {
                 *block = spare;
             }
             // A block is filled in one allocation, which is what makes it worth recycling.
-            block.reserve(self.most);
+            block.reserve_exact(self.most);
             let read = match self.input.read(block, most) {
                 Ok(Some(read)) => read,
                 Ok(None) => return,

@@ -65,12 +65,13 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
         let mut step = Step::default();
         // The last batch did not fit into one write.
         let mut unfinished = false;
-        let (mut last, mut busy) = (self.clock.now(), false);
+        // How the time since `last` was spent: something waited for its slot, or everything for room.
+        let (mut last, mut busy, mut no_room) = (self.clock.now(), false, false);
         loop {
             let now = self.clock.now();
             let mut core = shared.lock();
             core.tell(progress, now);
-            core.account(now - last, progress, busy);
+            core.account(now - last, no_room, busy);
             core.bucket.advance(now);
             self.recycle(&mut slices);
             let blocked = progress == Progress::Blocked;
@@ -94,7 +95,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                 core.reader_waits = false;
                 shared.room.notify_all();
             }
-            (last, busy) = (now, core.bucket.waits() && !blocked);
+            (last, busy, no_room) = (now, core.bucket.waits(), blocked);
             let until = core.next_wake();
             core.asleep_until = slices.is_empty().then_some(until.unwrap_or(u64::MAX));
             let stop = core.stop.clone();
@@ -198,10 +199,10 @@ impl Core {
         }
     }
 
-    /// Accounts for the `ns` since the last time, in which something waited if `busy`.
-    fn account(&mut self, ns: u64, progress: Progress, busy: bool) {
+    /// Accounts for the `ns` since the last time, in which something waited if `busy`, and stdout had `no_room`.
+    fn account(&mut self, ns: u64, no_room: bool, busy: bool) {
         let (now, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
-        if progress == Progress::Blocked {
+        if no_room {
             self.blocked_ns += ns;
         } else if busy {
             self.busy.ns += ns;

@@ -206,6 +206,8 @@ impl Core {
             self.blocked_ns += ns;
         } else if busy {
             self.busy.ns += ns;
+        }
+        if busy {
             self.busy.items += now.emitted - before.emitted;
             self.busy.bytes += now.bytes_emitted - before.bytes_emitted;
             self.busy.cost += now.cost_emitted - before.cost_emitted;

@@ -70,7 +70,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             let now = self.clock.now();
             let mut core = shared.lock();
             core.tell(progress, now);
-            core.account(now - last, progress, busy);
+            core.account(last, now, progress, busy);
             core.bucket.advance(now);
             self.recycle(&mut slices);
             let blocked = progress == Progress::Blocked;
@@ -198,18 +198,20 @@ impl Core {
         }
     }
 
-    /// Accounts for the `ns` since the last time, in which something waited if `busy`.
-    fn account(&mut self, ns: u64, progress: Progress, busy: bool) {
-        let (now, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
-        if progress == Progress::Blocked {
-            self.blocked_ns += ns;
+    /// Accounts for the time since `last`, in which something waited if `busy`.
+    fn account(&mut self, last: u64, now: u64, progress: Progress, busy: bool) {
+        let (accounts, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
+        let blocked = progress == Progress::Blocked;
+        self.blocked_since = if blocked { now } else { 0 };
+        if blocked {
+            self.blocked_ns += now - last;
         } else if busy {
-            self.busy.ns += ns;
-            self.busy.items += now.emitted - before.emitted;
-            self.busy.bytes += now.bytes_emitted - before.bytes_emitted;
-            self.busy.cost += now.cost_emitted - before.cost_emitted;
+            self.busy.ns += now.saturating_sub(last.max(self.changed_at));
+            self.busy.items += accounts.emitted - before.emitted;
+            self.busy.bytes += accounts.bytes_emitted - before.bytes_emitted;
+            self.busy.cost += accounts.cost_emitted - before.cost_emitted;
         }
-        self.accounted = now;
+        self.accounted = accounts;
     }
 
     /// When the leaker has something to do, above 1000 items a second not before a tick after the last time.

@@ -86,6 +86,8 @@ pub const LARGEST_WINDOW: u64 = 1_000_000;
 pub struct Pacer {
     ticks_per_ns: u64,
     limits: SmallVec<[Limit; 1]>,
+    /// There is no slot for anybody.
+    paused: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +96,8 @@ struct Limit {
     /// T: ticks for one unit.
     period: Ticks,
     kind: Kind,
+    /// It comes from a file and may become another one.
+    followed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +111,11 @@ enum Kind {
 
 /// What a pacer remembers; one for each key.
 #[derive(Clone, Debug)]
-pub struct State(SmallVec<[Memory; 1]>);
+pub struct State {
+    memory: SmallVec<[Memory; 1]>,
+    /// When the last item left, and its weight: from there a new rate goes on.
+    last: Option<(Ticks, Weight)>,
+}
 
 /// What one rate remembers.
 #[derive(Clone, Debug)]
@@ -158,9 +166,96 @@ impl Pacer {
                 Algorithm::SlidingWindow if rate.n() > LARGEST_WINDOW => return Err(Impossible::WindowTooLarge),
                 Algorithm::SlidingWindow => Kind::Sliding(SlidingWindow { n: rate.n(), p: rate.p() }),
             };
-            Ok(Limit { unit: rate.unit(), period, kind })
+            Ok(Limit { unit: rate.unit(), period, kind, followed: false })
         });
-        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()? })
+        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()?, paused: false })
+    }
+
+    /// The pacer whose rate number `index` comes from a file, if that has one; `paused` gives nobody a slot.
+    pub fn follow(mut self, algorithm: &Algorithm, index: Option<usize>, paused: bool) -> Pacer {
+        // The burst may become larger, and then the state has to be that of a token bucket.
+        if let Algorithm::TokenBucket { .. } = algorithm {
+            for limit in &mut self.limits {
+                if let Kind::Leaky(LeakyBucket { period }) = limit.kind {
+                    limit.kind = Kind::Token(TokenBucket { period, burst: 1 });
+                }
+            }
+        }
+        if let Some(limit) = index.and_then(|index| self.limits.get_mut(index)) {
+            limit.followed = true;
+        }
+        self.paused = paused;
+        self
+    }
+
+    /// Whether there is no slot for anybody.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The state that follows from `state`, one of the pacer `old`, when this pacer takes over at `now` (bucket time).
+    ///
+    /// A rate that is followed carries over neither debt nor credit: from a pacer of slots the next item may leave at
+    /// max(now, last departure + cost x new T), be the old rate ever so slow, and without a burst saved up. A window
+    /// goes on counting what it has seen, since its promise is about that, but owes no more than one window.
+    pub fn take_over(&self, old: &Pacer, state: &State, now: u64) -> State {
+        let last = state.last.map(|(at, weight)| (self.rescale(at, old), weight));
+        let (mut followed, mut others) = (None, Vec::new());
+        for (limit, memory) in old.limits.iter().zip(&state.memory) {
+            if limit.followed {
+                followed = Some(memory);
+            } else {
+                others.push(memory);
+            }
+        }
+        let mut others = others.into_iter();
+        let memory = self.limits.iter().map(|limit| {
+            let before = if limit.followed { followed } else { others.next() };
+            let slot = last.map_or(0, |(at, weight)| {
+                at.saturating_add(limit.period.saturating_mul(u128::from(units(limit.unit, weight))))
+            });
+            let slot = slot.max(self.ticks(now));
+            match (&limit.kind, before) {
+                (Kind::Leaky(_), _) => Memory::Slot(slot),
+                (Kind::WarmUp(warm_up), before) => {
+                    let rescaled = |before: &warm_up::Memory| before.rescaled(|ticks| self.rescale(ticks, old));
+                    let before = match before {
+                        Some(Memory::WarmUp(before)) => rescaled(before),
+                        _ => warm_up.fresh(),
+                    };
+                    Memory::WarmUp(Box::new(if limit.followed { before.with_slot(slot) } else { before }))
+                }
+                (Kind::Token(token), before) => {
+                    let before = match before {
+                        Some(Memory::Token(before)) => before.rescaled(|ticks| self.rescale(ticks, old)),
+                        _ => token_bucket::Memory::default(),
+                    };
+                    let changed = limit.followed && last.is_some();
+                    Memory::Token(if changed { token.emptied(before, slot) } else { before })
+                }
+                (Kind::Fixed(window), Some(Memory::Fixed(before))) if limit.followed => {
+                    Memory::Fixed(window.take_over(before, now, last.map(|(at, _)| self.floor_ns(at))))
+                }
+                (Kind::Sliding(window), Some(Memory::Sliding(before))) if limit.followed => {
+                    Memory::Sliding(Box::new(window.take_over(before)))
+                }
+                (Kind::Fixed(_) | Kind::Sliding(_), Some(before)) => before.clone(),
+                (Kind::Fixed(_), None) => Memory::Fixed(fixed_window::Memory::default()),
+                (Kind::Sliding(_), None) => Memory::Sliding(Box::default()),
+            }
+        });
+        State { memory: memory.collect(), last }
+    }
+
+    /// Ticks of the pacer `old` in ticks of this one, rounded up.
+    pub fn rescale(&self, ticks: Ticks, old: &Pacer) -> Ticks {
+        let (from, to) = (u128::from(old.ticks_per_ns), u128::from(self.ticks_per_ns));
+        if from == to {
+            return ticks;
+        }
+        // The whole nanoseconds apart from the rest, so that nothing overflows.
+        let (whole, rest) = (ticks / from, ticks % from);
+        whole.saturating_mul(to).saturating_add((rest * to).div_ceil(from))
     }
 
     /// Whether nothing is held back.
@@ -217,12 +312,16 @@ impl Pacer {
             Kind::Fixed(_) => Memory::Fixed(fixed_window::Memory::default()),
             Kind::Sliding(_) => Memory::Sliding(Box::default()),
         });
-        State(memory.collect())
+        State { memory: memory.collect(), last: None }
     }
 
-    /// From when on an item of weight `weight`, admitted at `admitted`, may leave; `None` until a write ends.
+    /// From when on an item of weight `weight`, admitted at `admitted`, may leave; `None` until a write ends or a pause
+    /// is over.
     pub fn due(&self, state: &State, admitted: Ticks, weight: Weight) -> Option<Ticks> {
-        self.limits.iter().zip(&state.0).try_fold(admitted, |due, (limit, memory)| {
+        if self.paused {
+            return None;
+        }
+        self.limits.iter().zip(&state.memory).try_fold(admitted, |due, (limit, memory)| {
             let units = units(limit.unit, weight);
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => Some(*slot),
@@ -241,14 +340,18 @@ impl Pacer {
     /// `until`. At least one leaves.
     pub fn leave(&self, state: &mut State, due: Ticks, weight: Weight, count: u64, until: Ticks) -> Departure {
         if let ([Limit { kind: Kind::Leaky(leaky), unit, .. }], [Memory::Slot(slot)]) =
-            (&self.limits[..], &mut state.0[..])
+            (&self.limits[..], &mut state.memory[..])
         {
-            return leaky.leave_many(slot, due, units(*unit, weight), count, until);
+            let departure = leaky.leave_many(slot, due, units(*unit, weight), count, until);
+            let further = departure.step.saturating_mul(u128::from(departure.count - 1));
+            state.last = Some((due.saturating_add(further), weight));
+            return departure;
         }
+        state.last = Some((due, weight));
         if self.limits.is_empty() {
             return Departure { count, due, step: 0 };
         }
-        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
             let units = units(limit.unit, weight);
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, due, units),
@@ -266,7 +369,7 @@ impl Pacer {
     pub fn ended(&self, state: &mut State, due: Ticks, at: u64, weight: Weight, count: u64) {
         // An item that is written at the very nanosecond it was due for was not late by what that was rounded up.
         let ended = if at <= self.ceil_ns(due) { due } else { self.ticks(at) };
-        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
             let units = units(limit.unit, weight).saturating_mul(count);
             match (&limit.kind, memory) {
                 (Kind::Leaky(_) | Kind::WarmUp(_), _) => {}
@@ -281,7 +384,11 @@ impl Pacer {
     /// More of an item that has left already has turned up: it costs `weight` more. Only what is charged by length or
     /// cost changes.
     pub fn charge(&self, state: &mut State, weight: Weight) {
-        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+        if let Some((_, last)) = &mut state.last {
+            last.len = last.len.saturating_add(weight.len);
+            last.cost = last.cost.saturating_add(weight.cost);
+        }
+        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
             let units = if limit.unit == Unit::Items { 0 } else { units(limit.unit, weight) };
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, 0, units),
@@ -296,7 +403,7 @@ impl Pacer {
 
     /// For each rate what is not paid for, seen by an item of weight `weight`.
     pub fn rests<'a>(&'a self, state: &'a State, weight: Weight) -> impl Iterator<Item = Rest> + 'a {
-        self.limits.iter().zip(&state.0).map(move |(limit, memory)| {
+        self.limits.iter().zip(&state.memory).map(move |(limit, memory)| {
             let (paid, slot) = match (&limit.kind, memory) {
                 (_, Memory::Slot(slot)) => (*slot, *slot),
                 (Kind::Token(token), Memory::Token(memory)) => {
@@ -312,7 +419,7 @@ impl Pacer {
 
     /// From when on `state` is that of a bucket nobody has used; `None` until a write ends.
     pub fn fresh_at(&self, state: &State) -> Option<Ticks> {
-        self.limits.iter().zip(&state.0).try_fold(0, |at, (limit, memory)| {
+        self.limits.iter().zip(&state.memory).try_fold(0, |at, (limit, memory)| {
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => *slot,
                 (Kind::Token(_), Memory::Token(memory)) => memory.tat,

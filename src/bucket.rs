@@ -1287,10 +1287,10 @@ impl Bucket {
                 front.due = due.saturating_add(step.saturating_mul(u128::from(ended)));
             }
             if ended > 0 || part == Part::Last {
-                self.forgive(due, at);
                 let pacer = &self.config.pacer;
                 let first = at.saturating_sub(pacer.ceil_ns(due)).saturating_sub(self.accounts.forgiven);
                 late(ended.max(1), first, pacer.ceil_ns(step));
+                self.forgive(due, at);
                 self.accounts.emitted += match part {
                     Part::Whole if self.config.count_bytes => written as u64,
                     Part::Whole => ended,

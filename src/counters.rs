@@ -59,7 +59,7 @@ impl Counters {
             let before = self.version.load(Ordering::Acquire);
             let fields = std::array::from_fn(|i| self.fields[i].load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            if before % 2 == 0 && self.version.load(Ordering::Relaxed) == before {
+            if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
                 return unpack(fields);
             }
             std::hint::spin_loop();

@@ -65,12 +65,13 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
         let mut step = Step::default();
         // The last batch did not fit into one write.
         let mut unfinished = false;
-        let (mut last, mut busy) = (self.clock.now(), false);
+        // How the time since `last` was spent: something waited for its slot, or everything for room.
+        let (mut last, mut busy, mut no_room) = (self.clock.now(), false, false);
         loop {
             let now = self.clock.now();
             let mut core = shared.lock();
             core.tell(progress, now);
-            core.account(last, now, progress, busy);
+            core.account(last, now, no_room, busy);
             core.bucket.advance(now);
             self.recycle(&mut slices);
             let blocked = progress == Progress::Blocked;
@@ -94,7 +95,8 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                 core.reader_waits = false;
                 shared.room.notify_all();
             }
-            (last, busy) = (now, core.bucket.waits() && !blocked);
+            (last, busy, no_room) = (now, core.bucket.waits(), blocked);
+            core.blocked_since = if no_room { now } else { 0 };
             let until = core.next_wake();
             core.asleep_until = slices.is_empty().then_some(until.unwrap_or(u64::MAX));
             let stop = core.stop.clone();
@@ -198,15 +200,15 @@ impl Core {
         }
     }
 
-    /// Accounts for the time since `last`, in which something waited if `busy`.
-    fn account(&mut self, last: u64, now: u64, progress: Progress, busy: bool) {
+    /// Accounts for the time since `last`, in which something waited if `busy`, and stdout had `no_room`.
+    fn account(&mut self, last: u64, now: u64, no_room: bool, busy: bool) {
         let (accounts, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
-        let blocked = progress == Progress::Blocked;
-        self.blocked_since = if blocked { now } else { 0 };
-        if blocked {
+        if no_room {
             self.blocked_ns += now - last;
         } else if busy {
             self.busy.ns += now.saturating_sub(last.max(self.changed_at));
+        }
+        if busy {
             self.busy.items += accounts.emitted - before.emitted;
             self.busy.bytes += accounts.bytes_emitted - before.bytes_emitted;
             self.busy.cost += accounts.cost_emitted - before.cost_emitted;

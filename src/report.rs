@@ -98,7 +98,7 @@ impl Report {
             let asked = rate.units_in(core.busy.ns);
             let reached = self.reached(&rate, core);
             // An item or two more or less is chance.
-            let average = if core.busy.items == 0 { 1 } else { (reached / core.busy.items).max(1) };
+            let average = reached.checked_div(core.busy.items).unwrap_or(1).max(1);
             // And so is a wake-up that comes late just before the end.
             let chance = (2 * average).max(rate.units_in(10 * MILLISECOND));
             let short = asked.saturating_sub(reached.saturating_add(chance));

@@ -129,7 +129,7 @@ impl Lateness {
         let samples = count.min(SAMPLES);
         for sample in 0..samples {
             let share = count / samples + u64::from(sample < count % samples);
-            let late = first.saturating_sub(step.saturating_mul(sample * count / samples));
+            let late = first.saturating_sub(step.saturating_mul((sample * count + count / 2) / samples));
             self.buckets[Self::bucket(late)] += share;
         }
         self.count += count;

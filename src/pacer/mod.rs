@@ -474,3 +474,168 @@ fn gcd(a: u64, b: u64) -> u64 {
 fn lcm(a: u64, b: u64) -> Option<u64> {
     (a / gcd(a, b)).checked_mul(b)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Weight = Weight { len: 10, cost: 1 };
+    const MS: u64 = 1_000_000;
+    const S: u64 = 1000 * MS;
+
+    fn pacer(rate: &str, algorithm: &Algorithm) -> Pacer {
+        let rates: Vec<Rate> = if rate == "unlimited" { Vec::new() } else { vec![rate.parse().unwrap()] };
+        Pacer::new(&rates, algorithm).unwrap().follow(algorithm, Some(0), rate.starts_with('0'))
+    }
+
+    fn token(burst: u64) -> Algorithm {
+        Algorithm::TokenBucket { bursts: vec![burst] }
+    }
+
+    /// Lets items arrive at `at`, leave as soon as they may and be written at once until `count` have, and says when
+    /// the last did.
+    fn leave(pacer: &Pacer, state: &mut State, at: u64, count: u64) -> u64 {
+        let mut last = 0;
+        for _ in 0..count {
+            let due = pacer.due(state, pacer.ticks(at), ONE).unwrap();
+            pacer.leave(state, due, ONE, 1, due);
+            last = pacer.ceil_ns(due);
+            pacer.ended(state, due, last, ONE, 1);
+        }
+        last
+    }
+
+    fn due(pacer: &Pacer, state: &State, at: u64) -> Option<u64> {
+        pacer.due(state, pacer.ticks(at), ONE).map(|due| pacer.ceil_ns(due))
+    }
+
+    #[test]
+    fn a_new_rate_counts_from_the_last_departure_and_not_from_the_old_slot() {
+        let (slow, fast) = (pacer("1/h", &Algorithm::LeakyBucket), pacer("50/s", &Algorithm::LeakyBucket));
+        let mut state = slow.fresh();
+        leave(&slow, &mut state, 0, 1);
+        let early = fast.take_over(&slow, &state, 5 * MS);
+        assert_eq!(due(&fast, &early, 0), Some(20 * MS), "last departure + cost x new T");
+        let late = fast.take_over(&slow, &state, 10 * S);
+        assert_eq!(due(&fast, &late, 0), Some(10 * S), "not before the change, so without a credit");
+        let back = slow.take_over(&fast, &late, 11 * S);
+        assert_eq!(due(&slow, &back, 0), Some(3600 * S), "a change there and back changes nothing");
+    }
+
+    #[test]
+    fn the_cost_of_what_left_last_is_charged_at_the_new_rate() {
+        let (slow, fast) = (pacer("1B/s", &Algorithm::LeakyBucket), pacer("10B/s", &Algorithm::LeakyBucket));
+        let mut state = slow.fresh();
+        leave(&slow, &mut state, 0, 1);
+        slow.charge(&mut state, Weight { len: 5, cost: 0 });
+        assert_eq!(due(&slow, &state, 0), Some(15 * S));
+        assert_eq!(due(&fast, &fast.take_over(&slow, &state, 1), 0), Some(1500 * MS));
+    }
+
+    #[test]
+    fn a_pause_has_no_slot_and_a_rate_ends_it() {
+        let rate = pacer("2/s", &Algorithm::LeakyBucket);
+        let paused = pacer("2/s", &Algorithm::LeakyBucket).follow(&Algorithm::LeakyBucket, Some(0), true);
+        let mut state = rate.fresh();
+        leave(&rate, &mut state, 0, 1);
+        let state = paused.take_over(&rate, &state, MS);
+        assert_eq!(due(&paused, &state, 0), None);
+        assert_eq!(due(&rate, &rate.take_over(&paused, &state, 2 * MS), 0), Some(500 * MS));
+        assert_eq!(due(&rate, &rate.take_over(&paused, &state, 60 * S), 0), Some(60 * S));
+    }
+
+    #[test]
+    fn no_burst_is_carried_over() {
+        let (slow, fast) = (pacer("1/s", &token(5)), pacer("10/s", &token(5)));
+        let mut state = slow.fresh();
+        assert_eq!(leave(&slow, &mut state, 0, 5), 0);
+        let mut state = fast.take_over(&slow, &state, 100 * S);
+        assert_eq!(leave(&fast, &mut state, 100 * S, 3), 100 * S + 200 * MS);
+        // But idling earns a new one.
+        assert_eq!(leave(&fast, &mut state, 200 * S, 5), 200 * S);
+    }
+
+    #[test]
+    fn a_burst_of_one_may_grow() {
+        let (one, ten) = (pacer("1/s", &token(1)), pacer("10/s", &token(10)));
+        assert!(one.keeps_real_time());
+        let mut state = one.fresh();
+        leave(&one, &mut state, 0, 2);
+        let mut state = ten.take_over(&one, &state, 2 * S);
+        leave(&ten, &mut state, 2 * S, 1);
+        assert_eq!(leave(&ten, &mut state, 10 * S, 10), 10 * S);
+    }
+
+    #[test]
+    fn a_window_counts_what_it_has_seen_but_owes_one_at_most() {
+        for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow(Align::First)] {
+            let (hour, second, one) = (pacer("100/h", &algorithm), pacer("50/s", &algorithm), pacer("1/s", &algorithm));
+            let mut state = hour.fresh();
+            leave(&hour, &mut state, 0, 100);
+            assert_eq!(due(&hour, &state, S), Some(3600 * S));
+            assert_eq!(due(&second, &second.take_over(&hour, &state, 10 * S), 10 * S), Some(10 * S));
+            assert_eq!(
+                due(&second, &second.take_over(&hour, &state, MS), MS),
+                Some(S),
+                "50 in the first second already"
+            );
+            assert_eq!(due(&one, &one.take_over(&hour, &state, MS), MS), Some(S), "no windows of debt");
+        }
+    }
+
+    #[test]
+    fn windows_on_the_clock_lie_on_it_after_a_change() {
+        let algorithm = Algorithm::FixedWindow(Align::Clock);
+        let (mut minute, mut second) = (pacer("2/min", &algorithm), pacer("2/s", &algorithm));
+        for pacer in [&mut minute, &mut second] {
+            // Half a second past the minute.
+            pacer.begin_at(i128::from(60 * S + 500 * MS));
+        }
+        let mut state = minute.fresh();
+        leave(&minute, &mut state, 0, 2);
+        assert_eq!(due(&minute, &state, MS), Some(59_500 * MS));
+        assert_eq!(due(&second, &second.take_over(&minute, &state, MS), MS), Some(500 * MS));
+        assert_eq!(due(&second, &second.take_over(&minute, &state, S), S), Some(S));
+    }
+
+    #[test]
+    fn another_rate_is_left_alone() {
+        let algorithm = token(3);
+        let both = |rate: &str, burst| {
+            let rates: Vec<Rate> = [rate, "1/min"].map(|rate| rate.parse().unwrap()).into();
+            let bursts = vec![burst, 3];
+            Pacer::new(&rates, &Algorithm::TokenBucket { bursts }).unwrap().follow(&algorithm, Some(0), false)
+        };
+        let (slow, fast) = (both("7/s", 3), both("11/s", 3));
+        let mut state = slow.fresh();
+        leave(&slow, &mut state, 0, 2);
+        // One of three is left of the minute, whatever becomes of the seconds.
+        let mut state = fast.take_over(&slow, &state, 2 * S);
+        assert_eq!(leave(&fast, &mut state, 2 * S, 1), 2 * S);
+        assert_eq!(due(&fast, &state, 3 * S), Some(60 * S));
+    }
+
+    #[test]
+    fn no_limit_may_come_and_go() {
+        let (none, rate) = (pacer("unlimited", &Algorithm::LeakyBucket), pacer("2/s", &Algorithm::LeakyBucket));
+        let mut state = none.fresh();
+        leave(&none, &mut state, 7 * S, 5);
+        let mut state = rate.take_over(&none, &state, 7 * S + MS);
+        assert_eq!(leave(&rate, &mut state, 7 * S, 2), 8 * S);
+        assert_eq!(due(&none, &none.take_over(&rate, &state, 9 * S), 9 * S), Some(9 * S));
+    }
+
+    #[test]
+    fn a_thousand_changes_do_not_drift() {
+        let rates: Vec<Pacer> =
+            ["3/s", "7/s", "1/h", "999983/s"].map(|rate| pacer(rate, &Algorithm::LeakyBucket)).into();
+        let mut state = rates[0].fresh();
+        leave(&rates[0], &mut state, 0, 4);
+        for turn in 0..1000 {
+            state = rates[(turn + 1) % 4].take_over(&rates[turn % 4], &state, S);
+        }
+        let wanted = S + S.div_ceil(3);
+        let due = due(&rates[0], &state, 0).unwrap();
+        assert!((wanted..wanted + 1000).contains(&due), "a nanosecond a change at most: {due}");
+    }
+}

@@ -18,6 +18,7 @@ use crate::pacer::{self, Pacer, Rest, State, Ticks};
 use crate::rate::Unit;
 use crate::run::{Layout, Run, Slice, Weight};
 use hashbrown::HashTable;
+use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
@@ -134,16 +135,46 @@ pub struct Accounts {
     pub forgiven: u64,
     /// The highest level so far, in thousandths.
     pub level_max: u64,
-    /// The level when last looked at, in thousandths.
+    /// The level when last looked at, in thousandths; with keys it would say little about all of them.
     pub level: u64,
+    /// What of that waits; the rest is unpaid.
+    pub level_waiting: u64,
+    /// When it was looked at.
+    pub level_at: u64,
+    /// When all will be paid for.
+    pub level_until: u64,
+    /// Keys that have a bucket.
+    pub keys: u64,
+    /// Bytes read and not written, dropped or expired.
+    pub bytes_held: u64,
+    /// When something was last written.
+    pub emitted_at: u64,
     /// Items whose recorded time lay before that of an earlier one.
     pub late_stamps: u64,
+    /// How long stdout has taken nothing, as far as that is over. The bucket leaves it to those who wait for stdout.
+    pub blocked_ns: u64,
+    /// Since when stdout takes nothing; 0 while it does.
+    pub blocked_since: u64,
 }
 
 impl Accounts {
     /// Read and not yet written, dropped or expired.
     pub fn held(&self) -> u64 {
         self.read.wrapping_sub(self.emitted).wrapping_sub(self.dropped).wrapping_sub(self.expired)
+    }
+
+    /// The level at `now`, in thousandths: what is unpaid gets less while nobody looks.
+    pub fn level_at(&self, now: u64) -> u64 {
+        let unpaid = u128::from(self.level.saturating_sub(self.level_waiting));
+        let left = u128::from(self.level_until.saturating_sub(now.max(self.level_at)));
+        let whole = u128::from(self.level_until.saturating_sub(self.level_at)).max(1);
+        self.level_waiting.min(self.level) + (unpaid * left / whole) as u64
+    }
+
+    /// How long stdout has taken nothing until `now`, in nanoseconds.
+    pub fn blocked(&self, now: u64) -> u64 {
+        let lasting = if self.blocked_since == 0 { 0 } else { now.saturating_sub(self.blocked_since) };
+        self.blocked_ns + lasting
     }
 }
 
@@ -328,6 +359,15 @@ impl Bucket {
         self.accounts
     }
 
+    /// Brings what the accounts say about the present up to date.
+    pub fn look(&mut self) {
+        self.accounts.bytes_held = self.held_bytes();
+        self.accounts.keys = self.table.len() as u64;
+        if !self.keyed() {
+            self.note_level(0);
+        }
+    }
+
     /// Whether `Overflow::Fail` has come about.
     pub fn overflowed(&self) -> bool {
         self.overflowed
@@ -348,9 +388,9 @@ impl Bucket {
         !self.leaving.is_empty() && !self.blocked
     }
 
-    /// Whether something waits for its slot.
+    /// Whether something waits for its slot; in a pause there is none.
     pub fn waits(&self) -> bool {
-        self.waiting_items > 0
+        self.waiting_items > 0 && !self.config.pacer.is_paused()
     }
 
     /// Bytes held.
@@ -378,6 +418,79 @@ impl Bucket {
         let mut lost: Vec<(&[u8], u64)> = self.lost.iter().map(|(key, count)| (&key[..], *count)).collect();
         lost.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         lost
+    }
+
+    // ---- A change of rate ----
+
+    /// Another rate takes over at `now` (real time): the pacer of `config` and what hangs on it. It counts from the
+    /// next item on, so whoever waits is given a new slot.
+    pub fn change_rate(&mut self, now: u64, config: &Config) {
+        self.advance(now);
+        let old = std::mem::replace(&mut self.config.pacer, config.pacer.clone());
+        // Bucket time by the old pacer, and the new one must not turn it back.
+        let at = now.saturating_sub(self.accounts.forgiven).min(match self.leaving.front() {
+            Some(front) if !old.keeps_real_time() => old.ceil_ns(front.due).saturating_add(self.config.catch_up),
+            _ => NEVER,
+        });
+        self.config.catch_up = config.catch_up;
+        self.config.capacity = config.capacity;
+        let pacer = &self.config.pacer;
+        let ticks = pacer.ticks(at);
+        let floor = pacer.ticks(at.saturating_sub(config.catch_up));
+        for leaving in &mut self.leaving {
+            leaving.due = pacer.rescale(leaving.due, &old).max(floor);
+            leaving.step = pacer.rescale(leaving.step, &old);
+        }
+        if let Some(Open::Leaving(_, due)) = &mut self.open {
+            *due = pacer.rescale(*due, &old).max(floor);
+        }
+        self.decided = pacer.rescale(self.decided, &old);
+        // What room there is now was not there before.
+        self.changed = ticks;
+        self.blank = Lane::new(pacer, Box::default());
+        let ids: Vec<u32> = if self.keyed() { self.table.iter().copied().collect() } else { vec![0] };
+        for id in ids {
+            let lane = &mut self.lanes[id as usize];
+            lane.state = self.config.pacer.take_over(&old, &lane.state, at);
+            for waiting in &mut lane.waiting {
+                waiting.admitted = ticks;
+            }
+            if let Some(fresh_at) = lane.fresh_at.take() {
+                self.idle.remove(&(fresh_at, id));
+            }
+            self.refresh(id);
+        }
+        if self.config.count_bytes {
+            self.config.layout = config.layout.clone();
+            for waiting in std::mem::take(&mut self.lanes[0].waiting) {
+                self.waiting_items -= waiting.run.count;
+                for run in self.recut(waiting.run) {
+                    self.waiting_items += run.count;
+                    self.lanes[0].waiting.push_back(Waiting { run, ..waiting });
+                }
+            }
+            for arrival in std::mem::take(&mut self.mouth) {
+                let pieces = self.recut(arrival.run);
+                self.mouth.extend(pieces.into_iter().map(|run| Arrival { run, key: None, ..arrival }));
+            }
+            self.refresh(0);
+        }
+        self.advance(now);
+    }
+
+    /// The chunks of `run` cut again to the size they have now, after a change of rate.
+    fn recut(&self, mut run: Run) -> SmallVec<[Run; 2]> {
+        let Layout::Fixed(size) = self.config.layout else { return SmallVec::from_iter([run]) };
+        let (len, size) = (run.slice.len() as u64, size as u64);
+        if run.weight.len == size || len <= size.min(run.weight.len) {
+            return SmallVec::from_iter([run]);
+        }
+        let whole = len / size;
+        let head = run.slice.split_to((whole * size) as usize);
+        let weight = Weight { len: size, ..run.weight };
+        let head = Run { slice: head, count: whole, weight, ..run.clone() };
+        let tail = Run { count: 1, weight: Weight { len: len - whole * size, ..run.weight }, ..run };
+        [head, tail].into_iter().filter(|run| !run.slice.is_empty()).collect()
     }
 
     // ---- Time ----
@@ -489,6 +602,15 @@ impl Bucket {
 
     /// Items arrive at `now` (real time).
     pub fn arrive(&mut self, now: u64, arrival: Arrival) {
+        if !self.config.count_bytes {
+            return self.arrive_as_cut(now, arrival);
+        }
+        for run in self.recut(arrival.run) {
+            self.arrive_as_cut(now, Arrival { run, key: arrival.key.clone(), ..arrival });
+        }
+    }
+
+    fn arrive_as_cut(&mut self, now: u64, arrival: Arrival) {
         self.advance(now);
         let len = arrival.run.slice.len() as u64;
         self.accounts.bytes_read += len;
@@ -1133,6 +1255,9 @@ impl Bucket {
         self.in_step &= bytes == 0;
         self.accounts.bytes_emitted += bytes as u64;
         self.leaving_bytes -= bytes as u64;
+        if bytes > 0 {
+            self.accounts.emitted_at = at;
+        }
         while let Some(front) = self.leaving.front_mut() {
             let rest = front.run.slice.len() - front.written;
             let whole = bytes >= rest;
@@ -1145,7 +1270,11 @@ impl Bucket {
                 front.written += bytes;
                 bytes = 0;
                 match front.part {
-                    Part::Whole => self.config.layout.count(&front.run.slice.bytes()[..front.written]).0,
+                    // After a change of rate chunks may be smaller than when these left.
+                    Part::Whole => {
+                        let ended = self.config.layout.count(&front.run.slice.bytes()[..front.written]).0;
+                        ended.min(front.run.count - 1)
+                    }
                     _ => 0,
                 }
             };
@@ -1312,7 +1441,9 @@ impl Bucket {
         let mut leftover: Vec<Slice> = self.leaving.iter().map(rest).collect();
         let mut waiting: Vec<&Run> =
             self.lanes.iter().flat_map(|lane| &lane.waiting).map(|waiting| &waiting.run).collect();
-        waiting.sort_by_key(|run| run.number);
+        if self.keyed() {
+            waiting.sort_by_key(|run| run.number);
+        }
         leftover.extend(waiting.into_iter().map(|run| run.slice.clone()));
         leftover.extend(self.mouth.iter().map(|arrival| arrival.run.slice.clone()));
         leftover
@@ -1381,11 +1512,15 @@ impl Bucket {
     /// With block the capacity is what counts as the level, whatever the reader has read ahead.
     fn note_level(&mut self, id: u32) {
         let now = self.config.pacer.ticks(self.bucket_time(self.at));
-        let mut level = self.level(&self.lanes[id as usize], now);
+        let lane = &self.lanes[id as usize];
+        let mut level = self.level(lane, now);
+        let paid = self.config.pacer.rests(&lane.state, ONE).map(|rest| rest.paid).max().unwrap_or(0);
+        self.accounts.level_waiting = lane.units.saturating_mul(1000);
+        self.accounts.level_at = self.at;
+        self.accounts.level_until = self.config.pacer.ceil_ns(paid).saturating_add(self.accounts.forgiven);
         if self.config.overflow == Overflow::Block {
             level = level.min(self.config.capacity.saturating_mul(1000));
         }
-        // A key's level would say little about all of them, so with keys only the highest is kept.
         self.accounts.level = level;
         self.accounts.level_max = self.accounts.level_max.max(level);
     }

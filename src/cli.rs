@@ -141,6 +141,14 @@ pub struct Cli {
     #[arg(long, help_heading = "Replay and simulation")]
     pub simulate: bool,
 
+    /// Draw a live line on stderr, where that is a terminal and stdout is none
+    #[arg(short, long, help_heading = "Reporting")]
+    pub progress: bool,
+
+    /// Write counters to FILE as Prometheus text, every two seconds and at the end
+    #[arg(long, value_name = "FILE", help_heading = "Reporting")]
+    pub metrics: Option<PathBuf>,
+
     /// Print a summary on stderr at the end and on SIGUSR1, as text or json
     #[arg(
         long,

@@ -2,7 +2,8 @@
 
 use crate::bucket::{self, Overflow};
 use crate::cli::Cli;
-use crate::clock::MILLISECOND;
+use crate::clock::{MILLISECOND, SECOND};
+use crate::follow::{self, Wanted};
 use crate::frame::{self, Framing};
 use crate::intake;
 use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
@@ -18,6 +19,8 @@ use std::path::PathBuf;
 pub struct Config {
     /// The rates that hold at once; none: unlimited.
     pub rates: Vec<Rate>,
+    /// The rate that is read from a file.
+    pub follow: Option<Follow>,
     /// From bytes to arrivals.
     pub intake: intake::Config,
     /// From arrivals to departures.
@@ -36,12 +39,31 @@ pub struct Config {
     pub dropped: Option<PathBuf>,
     /// Whether and how to print a summary.
     pub stats: Option<Format>,
+    /// A live line on stderr.
+    pub progress: bool,
+    /// Where the counters are written to.
+    pub metrics: Option<PathBuf>,
     /// No warnings.
     pub quiet: bool,
     /// How the options were understood, to be printed.
     pub understood: Option<String>,
     /// What is odd about the options, to be said before the run.
     pub warnings: Vec<String>,
+}
+
+/// A rate that is read from a file and followed.
+#[derive(Clone, Debug)]
+pub struct Follow {
+    /// The file.
+    pub path: PathBuf,
+    /// What it said at the start.
+    pub text: String,
+    /// The rate it asks for, or asked for before it said 0.
+    pub asked: Asked,
+    /// It says 0.
+    pub paused: bool,
+    /// All that was typed, since much hangs on the rate.
+    cli: Box<Cli>,
 }
 
 /// How a summary is written.
@@ -98,10 +120,45 @@ impl TryFrom<Cli> for Config {
     type Error = Complaint;
 
     fn try_from(cli: Cli) -> Result<Config, Complaint> {
-        let rates = rates(&cli)?;
-        let framing = framing(&cli, &rates)?;
+        let follow = follow(&cli)?;
+        Config::build(&cli, follow)
+    }
+}
+
+impl Config {
+    /// The configuration that follows from this one when the file that is followed says `text`; `None` if it stays
+    /// as it is.
+    ///
+    /// # Errors
+    /// What is wrong with the text.
+    pub fn after(&self, text: &str) -> Result<Option<Config>, Complaint> {
+        let Some(follow) = &self.follow else { return Ok(None) };
+        let wanted = text.parse::<Wanted>().map_err(|why| Complaint(format!("'{}': {why}", text.escape_debug())))?;
+        let (asked, paused) = match wanted {
+            Wanted::Rate(asked) => (asked, false),
+            Wanted::Pause(_) if follow.asked != Asked::Unlimited => (follow.asked, true),
+            Wanted::Pause(_) => (stand_in(if self.bucket.count_bytes { Unit::Bytes } else { Unit::Items }), true),
+        };
+        if (asked, paused) == (follow.asked, follow.paused) {
+            return Ok(None);
+        }
+        let next = Config::build(&follow.cli, Some(Follow { asked, paused, ..follow.clone() }))?;
+        let (old, new) = (&self.bucket, &next.bucket);
+        let other = old.count_bytes != new.count_bytes || old.capacity_unit != new.capacity_unit;
+        if other || (next.intake.by_length && !self.intake.by_length) {
+            return wrong(
+                format!("'{text}'"),
+                "it counts something else than the rate before, for which leaky has to be started again",
+            );
+        }
+        Ok(Some(next))
+    }
+
+    fn build(cli: &Cli, follow: Option<Follow>) -> Result<Config, Complaint> {
+        let (rates, followed) = rates(cli, follow.as_ref())?;
+        let framing = framing(cli, &rates)?;
         let chunks = matches!(framing, Framing::Chunks(_));
-        let algorithm = algorithm(&cli, &rates)?;
+        let algorithm = algorithm(cli, &rates)?;
         let pacer = Pacer::new(&rates, &algorithm).or_else(|why| match why {
             Impossible::WindowTooLarge => wrong(
                 "--algorithm 'sliding-window'",
@@ -112,9 +169,19 @@ impl TryFrom<Cli> for Config {
                 "these rates cannot be kept exactly together with each other or the warm-up; say rounder ones",
             ),
         })?;
-        let (key, cost, replay) = selectors(&cli, &rates, chunks)?;
-        let catch_up = catch_up(&cli, &pacer)?;
-        let (capacity, capacity_unit) = capacity(&cli, &rates, chunks)?;
+        let pacer = match &follow {
+            None => pacer,
+            Some(follow) if cli.simulate => {
+                return wrong(
+                    given("--rate", &format!("@{}", follow.path.display())),
+                    "a simulation is over before a file could change; say the rate itself",
+                );
+            }
+            Some(follow) => pacer.follow(&algorithm, followed, follow.paused),
+        };
+        let (key, cost, replay) = selectors(cli, &rates, chunks)?;
+        let catch_up = catch_up(cli, &pacer)?;
+        let (capacity, capacity_unit) = capacity(cli, &rates, chunks)?;
         let framing = match framing {
             // A piece that does not fit would have to wait for an empty bucket.
             Framing::Chunks(size) => {
@@ -123,7 +190,7 @@ impl TryFrom<Cli> for Config {
             }
             framing => framing,
         };
-        let overflow = overflow(&cli)?;
+        let overflow = overflow(cli)?;
         let timeout = duration("--timeout", &cli.timeout)?;
         if let (Some(text), Overflow::Block | Overflow::DropOldest) = (&cli.timeout, overflow) {
             return wrong(
@@ -131,7 +198,11 @@ impl TryFrom<Cli> for Config {
                 "nothing is dropped for want of room there; say --overflow drop or fail",
             );
         }
-        let max_keys = max_keys(&cli)?;
+        let max_keys = max_keys(cli)?;
+        let while_running = [(cli.progress, "--progress"), (cli.metrics.is_some(), "--metrics")];
+        if let (Some((_, option)), true) = (while_running.iter().find(|(given, _)| *given), cli.simulate) {
+            return wrong(option, "a simulation is over at once; leave one of the two out");
+        }
         if cli.lockstep && cli.simulate {
             return wrong("--lockstep", "a simulation has no reader to keep step with; leave one of the two out");
         }
@@ -140,7 +211,7 @@ impl TryFrom<Cli> for Config {
             && (capacity_unit == Unit::Bytes
                 || rates.iter().any(|rate| matches!(rate.unit(), Unit::Bytes | Unit::Bits)));
         let max_held = if capacity_unit == Unit::Bytes { capacity.saturating_add(MOST_HELD) } else { MOST_HELD };
-        let tick = tick(&cli, &pacer, catch_up, &framing, &rates);
+        let tick = tick(cli, &pacer, catch_up, &framing, &rates);
         // A rate of which a default pipe holds less than two milliseconds is one of a machine, not of a person.
         let fast = |rate: &Rate| match rate.unit() {
             Unit::Bytes => rate.units_in(MILLISECOND) > 32 << 10,
@@ -174,10 +245,13 @@ impl TryFrom<Cli> for Config {
             lockstep: cli.lockstep,
             simulate: cli.simulate,
             dropped: cli.dropped.clone(),
-            stats: stats(&cli)?,
+            stats: stats(cli)?,
+            progress: cli.progress,
+            metrics: cli.metrics.clone(),
             quiet: cli.quiet,
             understood: None,
             warnings: Vec::new(),
+            follow,
             rates,
         };
         if cli.cost.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
@@ -190,19 +264,55 @@ impl TryFrom<Cli> for Config {
     }
 }
 
-fn rates(cli: &Cli) -> Result<Vec<Rate>, Complaint> {
+/// Reads the rate that is to be followed, if there is one.
+fn follow(cli: &Cli) -> Result<Option<Follow>, Complaint> {
+    let mut files = cli.rates.iter().filter_map(|text| text.strip_prefix('@'));
+    let Some(name) = files.next() else { return Ok(None) };
+    let given = given("--rate", &format!("@{name}"));
+    if files.next().is_some() {
+        return wrong(given, "only one rate can be followed; say the others themselves");
+    }
+    if name.is_empty() {
+        return wrong(given, "the name of a file goes after the @, as in @rate.txt");
+    }
+    let path = PathBuf::from(name);
+    let text = follow::read(&path).or_else(|why| wrong(&given, format!("{why}; it should hold a rate such as 2/s")))?;
+    let (asked, paused) = match text.parse() {
+        Ok(Wanted::Rate(asked)) => (asked, false),
+        Ok(Wanted::Pause(unit)) => (stand_in(unit), true),
+        Err(why) => return wrong(given, format!("it says '{}': {}", text.escape_debug(), why as RateError)),
+    };
+    Ok(Some(Follow { path, text, asked, paused, cli: Box::new(cli.clone()) }))
+}
+
+fn is_followed(cli: &Cli) -> bool {
+    cli.rates.iter().any(|text| text.starts_with('@'))
+}
+
+/// A rate for as long as none is known, since it is paused.
+fn stand_in(unit: Unit) -> Asked {
+    Rate::new(1, SECOND, unit).map_or(Asked::Unlimited, Asked::Per)
+}
+
+/// The rates, and which of them is followed.
+fn rates(cli: &Cli, follow: Option<&Follow>) -> Result<(Vec<Rate>, Option<usize>), Complaint> {
     if cli.rates.is_empty() && cli.replay.is_none() {
         return wrong("--rate", "how fast? Say --rate 2/s, 300/min, 10MiB/s or, for no limit, unlimited");
     }
-    let mut rates = Vec::new();
+    let (mut rates, mut followed) = (Vec::new(), None);
     for text in &cli.rates {
-        match text.parse::<Asked>() {
-            Ok(Asked::Per(rate)) => rates.push(rate),
-            Ok(Asked::Unlimited) => {}
-            Err(why) => return wrong(given("--rate", text), why as RateError),
+        let asked = match follow {
+            Some(follow) if text.starts_with('@') => {
+                followed = Some(rates.len()).filter(|_| follow.asked != Asked::Unlimited);
+                follow.asked
+            }
+            _ => text.parse().or_else(|why: RateError| wrong(given("--rate", text), why))?,
+        };
+        if let Asked::Per(rate) = asked {
+            rates.push(rate);
         }
     }
-    Ok(rates)
+    Ok((rates, followed))
 }
 
 fn framing(cli: &Cli, rates: &[Rate]) -> Result<Framing, Complaint> {
@@ -273,7 +383,7 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
         (None, None) => "leaky-bucket",
     };
     let in_windows = matches!(name, "fixed-window" | "sliding-window");
-    if rates.is_empty() {
+    if rates.is_empty() && !is_followed(cli) {
         let needs = [
             (cli.algorithm.as_ref().filter(|name| *name != "leaky-bucket"), "--algorithm"),
             (cli.burst.as_ref(), "--burst"),
@@ -386,6 +496,8 @@ fn capacity(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<(u64, Unit), Comp
         }
         Amount::Count(items) => Ok((items, Unit::Items)),
         Amount::Duration(ns) => match rates.iter().min_by(|a, b| a.cmp_speed(b)) {
+            // Until there is a limit it does not matter.
+            None if is_followed(cli) => Ok((1024, if chunks { Unit::Bytes } else { Unit::Items })),
             None => {
                 wrong(given("--capacity", text), "without a limit nobody waits; say a number, or bytes as in 10MiB")
             }

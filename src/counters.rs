@@ -4,9 +4,34 @@
 //! waits: a snapshot that a publication runs into is taken again (a sequence lock).
 
 use crate::bucket::Accounts;
+use crate::config::Config;
+use crate::rate::{Rate, Unit};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-const FIELDS: usize = 11;
+/// What is asked for at the moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The rates that hold at once; none: unlimited.
+    pub rates: Vec<Rate>,
+    /// Nothing may leave.
+    pub paused: bool,
+    /// The highest level.
+    pub capacity: u64,
+    /// What the level counts.
+    pub capacity_unit: Unit,
+}
+
+impl Pace {
+    /// What `config` asks for.
+    pub fn of(config: &Config) -> Pace {
+        Pace {
+            rates: config.rates.clone(),
+            paused: config.bucket.pacer.is_paused(),
+            capacity: config.bucket.capacity,
+            capacity_unit: config.bucket.capacity_unit,
+        }
+    }
+}
 
 /// The published accounts.
 #[derive(Debug, Default)]
@@ -34,7 +59,7 @@ impl Counters {
             let before = self.version.load(Ordering::Acquire);
             let fields = std::array::from_fn(|i| self.fields[i].load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            if before % 2 == 0 && self.version.load(Ordering::Relaxed) == before {
+            if before.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == before {
                 return unpack(fields);
             }
             std::hint::spin_loop();
@@ -42,51 +67,43 @@ impl Counters {
     }
 }
 
-fn pack(a: &Accounts) -> [u64; FIELDS] {
-    let Accounts {
-        read,
-        emitted,
-        dropped,
-        expired,
-        bytes_read,
-        bytes_emitted,
-        cost_emitted,
-        forgiven,
-        level_max,
-        level,
-        late_stamps,
-    } = *a;
-    [read, emitted, dropped, expired, bytes_read, bytes_emitted, cost_emitted, forgiven, level_max, level, late_stamps]
+/// Names every field of the accounts once, for both ways.
+macro_rules! fields {
+    ($($field:ident),* $(,)?) => {
+        const FIELDS: usize = [$(stringify!($field)),*].len();
+
+        fn pack(accounts: &Accounts) -> [u64; FIELDS] {
+            let Accounts { $($field),* } = *accounts;
+            [$($field),*]
+        }
+
+        fn unpack([$($field),*]: [u64; FIELDS]) -> Accounts {
+            Accounts { $($field),* }
+        }
+    };
 }
 
-fn unpack(fields: [u64; FIELDS]) -> Accounts {
-    let [
-        read,
-        emitted,
-        dropped,
-        expired,
-        bytes_read,
-        bytes_emitted,
-        cost_emitted,
-        forgiven,
-        level_max,
-        level,
-        late_stamps,
-    ] = fields;
-    Accounts {
-        read,
-        emitted,
-        dropped,
-        expired,
-        bytes_read,
-        bytes_emitted,
-        cost_emitted,
-        forgiven,
-        level_max,
-        level,
-        late_stamps,
-    }
-}
+fields!(
+    read,
+    emitted,
+    dropped,
+    expired,
+    bytes_read,
+    bytes_emitted,
+    bytes_held,
+    cost_emitted,
+    emitted_at,
+    forgiven,
+    level_max,
+    level,
+    level_waiting,
+    level_at,
+    level_until,
+    keys,
+    late_stamps,
+    blocked_ns,
+    blocked_since,
+);
 
 /// How late items left, as a histogram whose buckets are an eighth of a power of two wide.
 #[derive(Clone, Debug)]
@@ -112,7 +129,7 @@ impl Lateness {
         let samples = count.min(SAMPLES);
         for sample in 0..samples {
             let share = count / samples + u64::from(sample < count % samples);
-            let late = first.saturating_sub(step.saturating_mul(sample * count / samples));
+            let late = first.saturating_sub(step.saturating_mul((sample * count + count / 2) / samples));
             self.buckets[Self::bucket(late)] += share;
         }
         self.count += count;

@@ -71,8 +71,15 @@ impl Bell {
     }
 }
 
+impl AsFd for Ear {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Ear {
-    fn clear(&self) {
+    /// Forgets the rings so far.
+    pub fn clear(&self) {
         let _ = (&self.0).read(&mut [0; 64]);
     }
 }
@@ -80,7 +87,10 @@ impl Ear {
 /// Polls for `timeout` nanoseconds, or for ever. A signal ends it early.
 ///
 /// The kernel lets a poll be late by a thousandth of its length, so a long one is ended early and begun again.
-fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<u64>) -> io::Result<()> {
+///
+/// # Errors
+/// As the system says.
+pub fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<u64>) -> io::Result<()> {
     const EXACT: u64 = 4_000_000;
     let timeout = timeout.map(|ns| {
         let ns = if ns > EXACT { ns - (ns / 128).max(EXACT / 4) } else { ns };
@@ -244,6 +254,25 @@ impl Input {
     /// Grows the pipe, if it is one.
     pub fn grow(&self) {
         grow(rustix::stdio::stdin());
+    }
+
+    /// Whether stdin is a terminal.
+    pub fn is_terminal() -> bool {
+        rustix::termios::isatty(rustix::stdio::stdin())
+    }
+
+    /// Where in it stdin stands, if it is a regular file.
+    pub fn position() -> Option<u64> {
+        let stdin = rustix::stdio::stdin();
+        let regular = file_type(stdin) == FileType::RegularFile;
+        rustix::fs::tell(stdin).ok().filter(|_| regular)
+    }
+
+    /// Where stdin ends, if it is a regular file; that one may grow.
+    pub fn size() -> Option<u64> {
+        let stat = rustix::fs::fstat(rustix::stdio::stdin()).ok()?;
+        let regular = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        u64::try_from(stat.st_size).ok().filter(|_| regular)
     }
 
     /// Appends to `block` what can be read, up to `most` bytes, waiting until there is something. `None` if the bell

@@ -71,7 +71,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             let now = self.clock.now();
             let mut core = shared.lock();
             core.tell(progress, now);
-            core.account(now - last, no_room, busy);
+            core.account(last, now, no_room, busy);
             core.bucket.advance(now);
             self.recycle(&mut slices);
             let blocked = progress == Progress::Blocked;
@@ -96,6 +96,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                 shared.room.notify_all();
             }
             (last, busy, no_room) = (now, core.bucket.waits(), blocked);
+            core.blocked_since = if no_room { now } else { 0 };
             let until = core.next_wake();
             core.asleep_until = slices.is_empty().then_some(until.unwrap_or(u64::MAX));
             let stop = core.stop.clone();
@@ -199,20 +200,20 @@ impl Core {
         }
     }
 
-    /// Accounts for the `ns` since the last time, in which something waited if `busy`, and stdout had `no_room`.
-    fn account(&mut self, ns: u64, no_room: bool, busy: bool) {
-        let (now, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
+    /// Accounts for the time since `last`, in which something waited if `busy`, and stdout had `no_room`.
+    fn account(&mut self, last: u64, now: u64, no_room: bool, busy: bool) {
+        let (accounts, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
         if no_room {
-            self.blocked_ns += ns;
+            self.blocked_ns += now - last;
         } else if busy {
-            self.busy.ns += ns;
+            self.busy.ns += now.saturating_sub(last.max(self.changed_at));
         }
         if busy {
-            self.busy.items += now.emitted - before.emitted;
-            self.busy.bytes += now.bytes_emitted - before.bytes_emitted;
-            self.busy.cost += now.cost_emitted - before.cost_emitted;
+            self.busy.items += accounts.emitted - before.emitted;
+            self.busy.bytes += accounts.bytes_emitted - before.bytes_emitted;
+            self.busy.cost += accounts.cost_emitted - before.cost_emitted;
         }
-        self.accounted = now;
+        self.accounted = accounts;
     }
 
     /// When the leaker has something to do, above 1000 items a second not before a tick after the last time.

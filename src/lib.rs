@@ -6,11 +6,14 @@ pub mod config;
 pub mod counters;
 pub mod exit;
 pub mod fd;
+pub mod follow;
 pub mod frame;
 pub mod intake;
 pub mod leaker;
+pub mod metrics;
 pub mod pacer;
 pub mod pipeline;
+pub mod progress;
 pub mod rate;
 pub mod reader;
 pub mod replay;
@@ -23,11 +26,22 @@ pub mod timestamp;
 
 use config::Config;
 use exit::Exit;
+use pipeline::Voice;
 
 /// Does what `config` says.
 ///
 /// # Errors
 /// What ended it early, for the user.
 pub fn run(config: Config) -> anyhow::Result<Exit> {
+    let voice = Voice::new(config.quiet);
+    for warning in &config.warnings {
+        voice.warn(warning);
+    }
+    if let Some(understood) = &config.understood {
+        voice.say(understood);
+    }
+    if fd::Input::is_terminal() {
+        voice.warn("reading from the terminal; end with Ctrl-D");
+    }
     if config.simulate { simulate::run(config) } else { pipeline::run(config) }
 }

@@ -5,20 +5,22 @@
 //! reader waits for room on a condition.
 
 use crate::bucket::{Accounts, Bucket, Notice};
-use crate::clock::Monotonic;
-use crate::config::Config;
-use crate::counters::{Counters, Lateness};
+use crate::clock::{Clock as _, Monotonic};
+use crate::config::{Config, Follow};
+use crate::counters::{Counters, Lateness, Pace};
 use crate::exit::Exit;
-use crate::fd::{self, Bell, Input, Output};
+use crate::fd::{self, Bell, Ear, Input, Output};
 use crate::intake::{Faults, Intake};
 use crate::leaker::Leaker;
+use crate::progress::{self, Look, Progress};
 use crate::reader::Reader;
 use crate::report::Report;
 use crate::run::Slice;
-use crate::{clock, signals};
+use crate::{clock, follow, metrics, signals};
 use anyhow::Context;
+use signal_hook::consts::SIGHUP;
 use std::fs::File;
-use std::io::Write;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -71,6 +73,10 @@ pub struct Core {
     pub lateness: Lateness,
     /// How long stdout took nothing, in nanoseconds.
     pub blocked_ns: u64,
+    /// Since when it takes nothing; 0 while it does.
+    pub blocked_since: u64,
+    /// When the rate last changed: what was before does not count for the rate reached.
+    pub changed_at: u64,
     /// What counts for the rate reached.
     pub busy: Busy,
     /// The accounts when that was looked at last.
@@ -115,7 +121,9 @@ impl Shared {
 
     /// Publishes the accounts and notices of `core`.
     pub fn publish(&self, core: &mut Core) {
-        self.counters.publish(&core.bucket.accounts());
+        core.bucket.look();
+        let (blocked_ns, blocked_since) = (core.blocked_ns, core.blocked_since);
+        self.counters.publish(&Accounts { blocked_ns, blocked_since, ..core.bucket.accounts() });
     }
 
     /// Writes dropped and expired items away. To be called without the lock.
@@ -190,7 +198,7 @@ impl Voice {
 
     /// Says so, quiet or not. Nothing can be done about a stderr that takes nothing.
     pub fn say(&self, text: impl std::fmt::Display) {
-        let _ = writeln!(std::io::stderr(), "leaky: {text}");
+        progress::aside(&format!("leaky: {text}"));
     }
 
     /// Says what was wrong with the input.
@@ -229,7 +237,8 @@ impl Voice {
 /// If the run cannot begin.
 pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let clock = Monotonic::start();
-    config.bucket.pacer.begin_at(clock::utc());
+    let began = clock::utc();
+    config.bucket.pacer.begin_at(began);
     let voice = Voice::new(config.quiet);
     let dropped = config.dropped.clone().map(Dropped::open).transpose()?;
     let (leaker_bell, leaker_ear) = fd::bell().context("could not make a pipe")?;
@@ -255,6 +264,8 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
             faults: Faults::default(),
             lateness: Lateness::default(),
             blocked_ns: 0,
+            blocked_since: 0,
+            changed_at: 0,
             busy: Busy::default(),
             accounted: Accounts::default(),
             last_batch: 0,
@@ -269,8 +280,23 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let report = Report::new(&config, clock);
     let (at_signal, asked) = (Arc::clone(&shared), report.clone());
     let for_signals = Arc::clone(&shared);
-    signals::listen(move || asked.print(&at_signal.lock()), move |signal| for_signals.stop(Stop::Signal(signal)))
-        .context("could not listen to signals")?;
+    let (reread, ear) = match &config.follow {
+        Some(_) => fd::bell().map(|(bell, ear)| (Some(bell), Some(ear))).context("could not make a pipe")?,
+        None => (None, None),
+    };
+    let summary = move || {
+        // Nobody waits for a stderr that takes nothing.
+        let summary = asked.summary(&at_signal.lock());
+        progress::aside(&summary);
+    };
+    let signalled = move |signal| match &reread {
+        Some(bell) if signal == SIGHUP => bell.ring(),
+        _ => for_signals.stop(Stop::Signal(signal)),
+    };
+    signals::listen(summary, signalled).context("could not listen to signals")?;
+    let look = Look { shared: Arc::clone(&shared), report: report.clone(), clock };
+    let progress = progress::start(&config, &look).context("could not start a thread")?;
+    let metrics = config.metrics.clone().map(|path| metrics::start(path, look, &config)).transpose()?;
 
     // Used blocks go back to be filled again.
     let (used, spare) = crossbeam_channel::bounded(4);
@@ -281,18 +307,62 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let leaker = Leaker::new(Arc::clone(&shared), clock, output, used, &config);
     let leaker =
         thread::Builder::new().name("leaker".into()).spawn(move || leaker.run()).context("could not start a thread")?;
+    if let Some(ear) = ear {
+        let (shared, report) = (Arc::clone(&shared), report.clone());
+        let follow = move || follow_rate(config, began, clock, &ear, &shared, &report);
+        thread::Builder::new().name("follow".into()).spawn(follow).context("could not start a thread")?;
+    }
     if leaker.join().is_err() {
         shared.stop(Stop::Failed("the leaker thread has panicked; please report this".into()));
     }
-    let exit = end(&shared, &voice, reader);
+    let exit = end(&shared, &voice, reader, progress);
+    if let Some(metrics) = metrics {
+        metrics.finish(&voice);
+    }
     let core = shared.lock();
     voice.notice_faults(&core.faults);
     report.conclude(&core, &voice);
     Ok(exit)
 }
 
+/// Follows the rate in the file for as long as the process lives.
+fn follow_rate(mut config: Config, began: i128, clock: Monotonic, ear: &Ear, shared: &Shared, report: &Report) {
+    let voice = Voice::new(config.quiet);
+    let Some(Follow { path, text, .. }) = config.follow.clone() else { return };
+    let given = format!("--rate '@{}'", path.display());
+    let change = |text: &str| {
+        let Some(mut next) = config.after(text).map_err(|why| why.to_string())? else { return Ok(()) };
+        next.bucket.pacer.begin_at(began);
+        let mut core = shared.lock();
+        let now = clock.now();
+        core.bucket.change_rate(now, &next.bucket);
+        (core.tick, core.changed_at, core.busy) = (next.tick, now, Busy::default());
+        core.accounted = core.bucket.accounts();
+        report.set_pace(Pace::of(&next));
+        shared.publish(&mut core);
+        // Both may have something to do now.
+        core.reader_waits = false;
+        shared.room.notify_all();
+        if core.asleep_until.take().is_some() {
+            shared.leaker_bell.ring();
+        }
+        drop(core);
+        if next.understood.is_some() {
+            voice.say(format!("{given}: the rate is {text} from now on"));
+        }
+        config = next;
+        Ok(())
+    };
+    follow::follow(&path, text, ear, change, |why| voice.warn(format!("{given}: {why}; the rate stays as it was")));
+}
+
 /// Brings a run to its end: accounts for everything that has been read.
-fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>) -> Exit {
+fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>, progress: Option<Progress>) -> Exit {
+    let finish = || {
+        if let Some(progress) = &progress {
+            progress.finish();
+        }
+    };
     shared.reader_bell.ring();
     shared.room.notify_all();
     let mut core = shared.lock();
@@ -300,6 +370,7 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>) -> Exit {
         drop(core);
         // It has nothing left to do but to return.
         let _ = reader.join();
+        finish();
         return Exit::Done;
     }
     // The reader may be stuck in a read that somebody else has won; then it holds nothing.
@@ -315,6 +386,7 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>) -> Exit {
     let held = core.bucket.accounts().held();
     shared.publish(&mut core);
     drop(core);
+    finish();
     let exit = match &stop {
         Some(Stop::Signal(signal)) => Exit::Signal(*signal),
         Some(Stop::ReaderGone) => Exit::READER_GONE,

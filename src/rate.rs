@@ -122,6 +122,27 @@ impl Rate {
         cross(self, other).cmp(&cross(other, self))
     }
 
+    /// The decimals COUNT was written with, and ten to the power of that: only where it would otherwise be another one.
+    fn decimals(&self) -> (usize, u64) {
+        let (mut places, mut ten) = (0, 1);
+        while places < 19 && (self.n / ten).max(1) != self.count {
+            places += 1;
+            ten *= 10;
+        }
+        (places, ten)
+    }
+
+    /// `units` in `ns` nanoseconds as COUNT and UNIT of a rate written like this one: `9.98MiB` beside `10MiB/s`.
+    pub fn reached(&self, units: u64, ns: u64) -> String {
+        let (places, ten) = self.decimals();
+        let names = self.unit.names();
+        let divides = |(size, _): &&(u64, &str)| places == 0 && self.n.is_multiple_of(*size);
+        let (size, name) = names.iter().find(divides).or(names.last()).copied().unwrap_or((1, ""));
+        let count = units as f64 / ns.max(1) as f64 * (self.p / ten) as f64 / size as f64;
+        let places = if count < 9.995 { 2 } else { usize::from(count < 99.95) };
+        format!("{count:.places$}{name}")
+    }
+
     /// Whole units that `ns` nanoseconds pay for, rounded down so that a bound derived from it is
     /// never exceeded; saturates at `u64::MAX`.
     pub fn units_in(&self, ns: u64) -> u64 {
@@ -186,6 +207,16 @@ impl FromStr for Rate {
         let rate = read_rate(text.trim_ascii()).map_err(RateError::Unreadable)?;
         rate.ok_or(RateError::Zero)
     }
+}
+
+/// What a rate of zero, as `0B/s`, would count; `None` if `text` is no such thing.
+pub fn zero_of(text: &str) -> Option<Unit> {
+    let text = text.trim_ascii();
+    if read_rate(text) != Ok(None) {
+        return None;
+    }
+    let amount = text.split('/').next().unwrap_or_default();
+    Decimal::read(amount).ok().and_then(|(_, suffix)| read_unit(suffix)).map(|(_, unit)| unit)
 }
 
 /// `None` is a rate of zero.
@@ -288,13 +319,7 @@ fn unit_hint(suffix: &str) -> String {
 /// Text that parses back to the same value, in the largest unit that divides it.
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Decimals are written again only where COUNT would otherwise be another one.
-        let mut places = 0;
-        let mut ten = 1;
-        while places < 19 && (self.n / ten).max(1) != self.count {
-            places += 1;
-            ten *= 10;
-        }
+        let (places, ten) = self.decimals();
         if places == 0 {
             write_in(f, self.n, self.unit.names())?;
         } else {

@@ -2,19 +2,22 @@
 
 use crate::clock::{Clock, MILLISECOND, Monotonic, SECOND};
 use crate::config::{Config, Format};
+use crate::counters::Pace;
 use crate::pacer;
 use crate::pipeline::{Core, Voice};
+use crate::progress;
 use crate::rate::{Rate, Unit};
 use crate::run::Weight;
 use serde_json::json;
-use std::io::Write;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Makes summaries.
 #[derive(Clone, Debug)]
 pub struct Report {
     format: Option<Format>,
     clock: Monotonic,
-    rates: Vec<Rate>,
+    /// What is asked, which may change while the run lasts.
+    pace: Arc<Mutex<Pace>>,
     bytes: bool,
     keyed: bool,
     /// Warming up is slower than the rate on purpose, so there is no telling whether it was reached.
@@ -27,20 +30,29 @@ impl Report {
         Report {
             format: config.stats,
             clock,
-            rates: config.rates.clone(),
+            pace: Arc::new(Mutex::new(Pace::of(config))),
             bytes: config.bucket.count_bytes,
             keyed: config.bucket.max_keys.is_some(),
             paced: !config.bucket.pacer.warms_up(),
         }
     }
 
-    /// Prints a summary of the run so far on stderr.
-    pub fn print(&self, core: &Core) {
-        let text = match self.format {
+    /// What is asked at the moment.
+    pub fn pace(&self) -> Pace {
+        self.pace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// From now on that is asked.
+    pub fn set_pace(&self, pace: Pace) {
+        *self.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
+    }
+
+    /// A summary of the run so far.
+    pub fn summary(&self, core: &Core) -> String {
+        match self.format {
             Some(Format::Json) => self.json(core),
             Some(Format::Text) | None => self.text(core),
-        };
-        let _ = writeln!(std::io::stderr(), "{text}");
+        }
     }
 
     /// Says at the end what has to be said, and prints the summary if one was asked for.
@@ -65,7 +77,7 @@ impl Report {
             ));
         }
         if self.format.is_some() {
-            self.print(core);
+            progress::aside(&self.summary(core));
         }
     }
 
@@ -82,15 +94,15 @@ impl Report {
             return None;
         }
         // The strictest rate holds the others back, so none is missed if one is reached.
-        let missed = self.rates.iter().map(|rate| {
+        let missed = self.pace().rates.into_iter().map(|rate| {
             let asked = rate.units_in(core.busy.ns);
-            let reached = self.reached(rate, core);
+            let reached = self.reached(&rate, core);
             // An item or two more or less is chance.
-            let average = if core.busy.items == 0 { 1 } else { (reached / core.busy.items).max(1) };
+            let average = reached.checked_div(core.busy.items).unwrap_or(1).max(1);
             // And so is a wake-up that comes late just before the end.
             let chance = (2 * average).max(rate.units_in(10 * MILLISECOND));
             let short = asked.saturating_sub(reached.saturating_add(chance));
-            (*rate, if asked == 0 { 0.0 } else { short as f64 * 100.0 / asked as f64 })
+            (rate, if asked == 0 { 0.0 } else { short as f64 * 100.0 / asked as f64 })
         });
         missed.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, percent)| *percent > 1.0)
     }
@@ -105,7 +117,8 @@ impl Report {
     fn json(&self, core: &Core) -> String {
         let accounts = core.bucket.accounts();
         let lateness = &core.lateness;
-        let rates: Vec<String> = self.rates.iter().map(Rate::to_string).collect();
+        let pace = self.pace();
+        let rates: Vec<String> = pace.rates.iter().map(Rate::to_string).collect();
         let reached = |rate: &Rate| per_second(self.reached(rate, core), core.busy.ns);
         json!({
             "read": accounts.read,
@@ -117,7 +130,8 @@ impl Report {
             "bytes_read": accounts.bytes_read,
             "elapsed_ns": self.clock.now(),
             "rate_asked": rates,
-            "rate_reached": self.rates.iter().map(reached).collect::<Vec<_>>(),
+            "paused": pace.paused,
+            "rate_reached": pace.rates.iter().map(reached).collect::<Vec<_>>(),
             "rate_missed": self.shortfall(core).is_some(),
             "mean_per_second": per_second(accounts.emitted, self.clock.now()),
             "lateness_ns": {
@@ -154,7 +168,7 @@ impl Report {
             seconds(elapsed),
             per_second(accounts.emitted, elapsed).unwrap_or(0.0),
         );
-        for rate in &self.rates {
+        for rate in &self.pace().rates {
             let reached = per_second(self.reached(rate, core), core.busy.ns);
             let reached =
                 reached.map_or("nothing had to wait".into(), |reached| format!("{reached:.3}/s while items waited"));

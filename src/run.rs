@@ -67,7 +67,7 @@ pub enum Layout {
     /// After each of this byte.
     Byte(u8),
     /// After each of this text of two bytes or more.
-    Text(Finder<'static>),
+    Text(Box<Finder<'static>>),
     /// After this many bytes.
     Fixed(usize),
 }
@@ -77,7 +77,7 @@ impl Layout {
     pub fn delimiter(text: &[u8]) -> Layout {
         match text {
             [byte] => Layout::Byte(*byte),
-            _ => Layout::Text(Finder::new(text).into_owned()),
+            _ => Layout::Text(Box::new(Finder::new(text).into_owned())),
         }
     }
 

@@ -54,6 +54,19 @@ impl FixedWindow {
         self.begun = utc.rem_euclid(i128::from(self.p.get()));
     }
 
+    /// What to remember when this window takes over at `now` from another one; the last item left at `last`.
+    pub fn take_over(&self, before: &Memory, now: u64, last: Option<u64>) -> Memory {
+        let mut memory = Memory { used: before.used.min(self.n), ..*before };
+        if self.align == Align::Clock {
+            let (now, p) = (i128::from(now), i128::from(self.p.get()));
+            memory.start = now - (now + self.begun) % p;
+            if last.is_none_or(|last| i128::from(last) < memory.start) {
+                memory.used = 0;
+            }
+        }
+        memory
+    }
+
     pub fn due(&self, memory: &Memory, from: u64, units: u64) -> Option<u64> {
         let full = if units <= self.n {
             let wanted = memory.leaving.checked_add(units).filter(|wanted| *wanted <= self.n)?;

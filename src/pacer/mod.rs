@@ -86,6 +86,8 @@ pub const LARGEST_WINDOW: u64 = 1_000_000;
 pub struct Pacer {
     ticks_per_ns: u64,
     limits: SmallVec<[Limit; 1]>,
+    /// There is no slot for anybody.
+    paused: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -94,6 +96,8 @@ struct Limit {
     /// T: ticks for one unit.
     period: Ticks,
     kind: Kind,
+    /// It comes from a file and may become another one.
+    followed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -107,7 +111,11 @@ enum Kind {
 
 /// What a pacer remembers; one for each key.
 #[derive(Clone, Debug)]
-pub struct State(SmallVec<[Memory; 1]>);
+pub struct State {
+    memory: SmallVec<[Memory; 1]>,
+    /// When the last item left, and its weight: from there a new rate goes on.
+    last: Option<(Ticks, Weight)>,
+}
 
 /// What one rate remembers.
 #[derive(Clone, Debug)]
@@ -158,9 +166,96 @@ impl Pacer {
                 Algorithm::SlidingWindow if rate.n() > LARGEST_WINDOW => return Err(Impossible::WindowTooLarge),
                 Algorithm::SlidingWindow => Kind::Sliding(SlidingWindow { n: rate.n(), p: rate.p() }),
             };
-            Ok(Limit { unit: rate.unit(), period, kind })
+            Ok(Limit { unit: rate.unit(), period, kind, followed: false })
         });
-        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()? })
+        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()?, paused: false })
+    }
+
+    /// The pacer whose rate number `index` comes from a file, if that has one; `paused` gives nobody a slot.
+    pub fn follow(mut self, algorithm: &Algorithm, index: Option<usize>, paused: bool) -> Pacer {
+        // The burst may become larger, and then the state has to be that of a token bucket.
+        if let Algorithm::TokenBucket { .. } = algorithm {
+            for limit in &mut self.limits {
+                if let Kind::Leaky(LeakyBucket { period }) = limit.kind {
+                    limit.kind = Kind::Token(TokenBucket { period, burst: 1 });
+                }
+            }
+        }
+        if let Some(limit) = index.and_then(|index| self.limits.get_mut(index)) {
+            limit.followed = true;
+        }
+        self.paused = paused;
+        self
+    }
+
+    /// Whether there is no slot for anybody.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// The state that follows from `state`, one of the pacer `old`, when this pacer takes over at `now` (bucket time).
+    ///
+    /// A rate that is followed carries over neither debt nor credit: from a pacer of slots the next item may leave at
+    /// max(now, last departure + cost x new T), be the old rate ever so slow, and without a burst saved up. A window
+    /// goes on counting what it has seen, since its promise is about that, but owes no more than one window.
+    pub fn take_over(&self, old: &Pacer, state: &State, now: u64) -> State {
+        let last = state.last.map(|(at, weight)| (self.rescale(at, old), weight));
+        let (mut followed, mut others) = (None, Vec::new());
+        for (limit, memory) in old.limits.iter().zip(&state.memory) {
+            if limit.followed {
+                followed = Some(memory);
+            } else {
+                others.push(memory);
+            }
+        }
+        let mut others = others.into_iter();
+        let memory = self.limits.iter().map(|limit| {
+            let before = if limit.followed { followed } else { others.next() };
+            let slot = last.map_or(0, |(at, weight)| {
+                at.saturating_add(limit.period.saturating_mul(u128::from(units(limit.unit, weight))))
+            });
+            let slot = slot.max(self.ticks(now));
+            match (&limit.kind, before) {
+                (Kind::Leaky(_), _) => Memory::Slot(slot),
+                (Kind::WarmUp(warm_up), before) => {
+                    let rescaled = |before: &warm_up::Memory| before.rescaled(|ticks| self.rescale(ticks, old));
+                    let before = match before {
+                        Some(Memory::WarmUp(before)) => rescaled(before),
+                        _ => warm_up.fresh(),
+                    };
+                    Memory::WarmUp(Box::new(if limit.followed { before.with_slot(slot) } else { before }))
+                }
+                (Kind::Token(token), before) => {
+                    let before = match before {
+                        Some(Memory::Token(before)) => before.rescaled(|ticks| self.rescale(ticks, old)),
+                        _ => token_bucket::Memory::default(),
+                    };
+                    let changed = limit.followed && last.is_some();
+                    Memory::Token(if changed { token.emptied(before, slot) } else { before })
+                }
+                (Kind::Fixed(window), Some(Memory::Fixed(before))) if limit.followed => {
+                    Memory::Fixed(window.take_over(before, now, last.map(|(at, _)| self.floor_ns(at))))
+                }
+                (Kind::Sliding(window), Some(Memory::Sliding(before))) if limit.followed => {
+                    Memory::Sliding(Box::new(window.take_over(before)))
+                }
+                (Kind::Fixed(_) | Kind::Sliding(_), Some(before)) => before.clone(),
+                (Kind::Fixed(_), None) => Memory::Fixed(fixed_window::Memory::default()),
+                (Kind::Sliding(_), None) => Memory::Sliding(Box::default()),
+            }
+        });
+        State { memory: memory.collect(), last }
+    }
+
+    /// Ticks of the pacer `old` in ticks of this one, rounded up.
+    pub fn rescale(&self, ticks: Ticks, old: &Pacer) -> Ticks {
+        let (from, to) = (u128::from(old.ticks_per_ns), u128::from(self.ticks_per_ns));
+        if from == to {
+            return ticks;
+        }
+        // The whole nanoseconds apart from the rest, so that nothing overflows.
+        let (whole, rest) = (ticks / from, ticks % from);
+        whole.saturating_mul(to).saturating_add((rest * to).div_ceil(from))
     }
 
     /// Whether nothing is held back.
@@ -217,12 +312,16 @@ impl Pacer {
             Kind::Fixed(_) => Memory::Fixed(fixed_window::Memory::default()),
             Kind::Sliding(_) => Memory::Sliding(Box::default()),
         });
-        State(memory.collect())
+        State { memory: memory.collect(), last: None }
     }
 
-    /// From when on an item of weight `weight`, admitted at `admitted`, may leave; `None` until a write ends.
+    /// From when on an item of weight `weight`, admitted at `admitted`, may leave; `None` until a write ends or a pause
+    /// is over.
     pub fn due(&self, state: &State, admitted: Ticks, weight: Weight) -> Option<Ticks> {
-        self.limits.iter().zip(&state.0).try_fold(admitted, |due, (limit, memory)| {
+        if self.paused {
+            return None;
+        }
+        self.limits.iter().zip(&state.memory).try_fold(admitted, |due, (limit, memory)| {
             let units = units(limit.unit, weight);
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => Some(*slot),
@@ -241,14 +340,18 @@ impl Pacer {
     /// `until`. At least one leaves.
     pub fn leave(&self, state: &mut State, due: Ticks, weight: Weight, count: u64, until: Ticks) -> Departure {
         if let ([Limit { kind: Kind::Leaky(leaky), unit, .. }], [Memory::Slot(slot)]) =
-            (&self.limits[..], &mut state.0[..])
+            (&self.limits[..], &mut state.memory[..])
         {
-            return leaky.leave_many(slot, due, units(*unit, weight), count, until);
+            let departure = leaky.leave_many(slot, due, units(*unit, weight), count, until);
+            let further = departure.step.saturating_mul(u128::from(departure.count - 1));
+            state.last = Some((due.saturating_add(further), weight));
+            return departure;
         }
+        state.last = Some((due, weight));
         if self.limits.is_empty() {
             return Departure { count, due, step: 0 };
         }
-        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
             let units = units(limit.unit, weight);
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, due, units),
@@ -266,7 +369,7 @@ impl Pacer {
     pub fn ended(&self, state: &mut State, due: Ticks, at: u64, weight: Weight, count: u64) {
         // An item that is written at the very nanosecond it was due for was not late by what that was rounded up.
         let ended = if at <= self.ceil_ns(due) { due } else { self.ticks(at) };
-        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
             let units = units(limit.unit, weight).saturating_mul(count);
             match (&limit.kind, memory) {
                 (Kind::Leaky(_) | Kind::WarmUp(_), _) => {}
@@ -281,7 +384,11 @@ impl Pacer {
     /// More of an item that has left already has turned up: it costs `weight` more. Only what is charged by length or
     /// cost changes.
     pub fn charge(&self, state: &mut State, weight: Weight) {
-        for (limit, memory) in self.limits.iter().zip(&mut state.0) {
+        if let Some((_, last)) = &mut state.last {
+            last.len = last.len.saturating_add(weight.len);
+            last.cost = last.cost.saturating_add(weight.cost);
+        }
+        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
             let units = if limit.unit == Unit::Items { 0 } else { units(limit.unit, weight) };
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, 0, units),
@@ -296,7 +403,7 @@ impl Pacer {
 
     /// For each rate what is not paid for, seen by an item of weight `weight`.
     pub fn rests<'a>(&'a self, state: &'a State, weight: Weight) -> impl Iterator<Item = Rest> + 'a {
-        self.limits.iter().zip(&state.0).map(move |(limit, memory)| {
+        self.limits.iter().zip(&state.memory).map(move |(limit, memory)| {
             let (paid, slot) = match (&limit.kind, memory) {
                 (_, Memory::Slot(slot)) => (*slot, *slot),
                 (Kind::Token(token), Memory::Token(memory)) => {
@@ -312,7 +419,7 @@ impl Pacer {
 
     /// From when on `state` is that of a bucket nobody has used; `None` until a write ends.
     pub fn fresh_at(&self, state: &State) -> Option<Ticks> {
-        self.limits.iter().zip(&state.0).try_fold(0, |at, (limit, memory)| {
+        self.limits.iter().zip(&state.memory).try_fold(0, |at, (limit, memory)| {
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => *slot,
                 (Kind::Token(_), Memory::Token(memory)) => memory.tat,
@@ -366,4 +473,169 @@ fn gcd(a: u64, b: u64) -> u64 {
 
 fn lcm(a: u64, b: u64) -> Option<u64> {
     (a / gcd(a, b)).checked_mul(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: Weight = Weight { len: 10, cost: 1 };
+    const MS: u64 = 1_000_000;
+    const S: u64 = 1000 * MS;
+
+    fn pacer(rate: &str, algorithm: &Algorithm) -> Pacer {
+        let rates: Vec<Rate> = if rate == "unlimited" { Vec::new() } else { vec![rate.parse().unwrap()] };
+        Pacer::new(&rates, algorithm).unwrap().follow(algorithm, Some(0), rate.starts_with('0'))
+    }
+
+    fn token(burst: u64) -> Algorithm {
+        Algorithm::TokenBucket { bursts: vec![burst] }
+    }
+
+    /// Lets items arrive at `at`, leave as soon as they may and be written at once until `count` have, and says when
+    /// the last did.
+    fn leave(pacer: &Pacer, state: &mut State, at: u64, count: u64) -> u64 {
+        let mut last = 0;
+        for _ in 0..count {
+            let due = pacer.due(state, pacer.ticks(at), ONE).unwrap();
+            pacer.leave(state, due, ONE, 1, due);
+            last = pacer.ceil_ns(due);
+            pacer.ended(state, due, last, ONE, 1);
+        }
+        last
+    }
+
+    fn due(pacer: &Pacer, state: &State, at: u64) -> Option<u64> {
+        pacer.due(state, pacer.ticks(at), ONE).map(|due| pacer.ceil_ns(due))
+    }
+
+    #[test]
+    fn a_new_rate_counts_from_the_last_departure_and_not_from_the_old_slot() {
+        let (slow, fast) = (pacer("1/h", &Algorithm::LeakyBucket), pacer("50/s", &Algorithm::LeakyBucket));
+        let mut state = slow.fresh();
+        leave(&slow, &mut state, 0, 1);
+        let early = fast.take_over(&slow, &state, 5 * MS);
+        assert_eq!(due(&fast, &early, 0), Some(20 * MS), "last departure + cost x new T");
+        let late = fast.take_over(&slow, &state, 10 * S);
+        assert_eq!(due(&fast, &late, 0), Some(10 * S), "not before the change, so without a credit");
+        let back = slow.take_over(&fast, &late, 11 * S);
+        assert_eq!(due(&slow, &back, 0), Some(3600 * S), "a change there and back changes nothing");
+    }
+
+    #[test]
+    fn the_cost_of_what_left_last_is_charged_at_the_new_rate() {
+        let (slow, fast) = (pacer("1B/s", &Algorithm::LeakyBucket), pacer("10B/s", &Algorithm::LeakyBucket));
+        let mut state = slow.fresh();
+        leave(&slow, &mut state, 0, 1);
+        slow.charge(&mut state, Weight { len: 5, cost: 0 });
+        assert_eq!(due(&slow, &state, 0), Some(15 * S));
+        assert_eq!(due(&fast, &fast.take_over(&slow, &state, 1), 0), Some(1500 * MS));
+    }
+
+    #[test]
+    fn a_pause_has_no_slot_and_a_rate_ends_it() {
+        let rate = pacer("2/s", &Algorithm::LeakyBucket);
+        let paused = pacer("2/s", &Algorithm::LeakyBucket).follow(&Algorithm::LeakyBucket, Some(0), true);
+        let mut state = rate.fresh();
+        leave(&rate, &mut state, 0, 1);
+        let state = paused.take_over(&rate, &state, MS);
+        assert_eq!(due(&paused, &state, 0), None);
+        assert_eq!(due(&rate, &rate.take_over(&paused, &state, 2 * MS), 0), Some(500 * MS));
+        assert_eq!(due(&rate, &rate.take_over(&paused, &state, 60 * S), 0), Some(60 * S));
+    }
+
+    #[test]
+    fn no_burst_is_carried_over() {
+        let (slow, fast) = (pacer("1/s", &token(5)), pacer("10/s", &token(5)));
+        let mut state = slow.fresh();
+        assert_eq!(leave(&slow, &mut state, 0, 5), 0);
+        let mut state = fast.take_over(&slow, &state, 100 * S);
+        assert_eq!(leave(&fast, &mut state, 100 * S, 3), 100 * S + 200 * MS);
+        // But idling earns a new one.
+        assert_eq!(leave(&fast, &mut state, 200 * S, 5), 200 * S);
+    }
+
+    #[test]
+    fn a_burst_of_one_may_grow() {
+        let (one, ten) = (pacer("1/s", &token(1)), pacer("10/s", &token(10)));
+        assert!(one.keeps_real_time());
+        let mut state = one.fresh();
+        leave(&one, &mut state, 0, 2);
+        let mut state = ten.take_over(&one, &state, 2 * S);
+        leave(&ten, &mut state, 2 * S, 1);
+        assert_eq!(leave(&ten, &mut state, 10 * S, 10), 10 * S);
+    }
+
+    #[test]
+    fn a_window_counts_what_it_has_seen_but_owes_one_at_most() {
+        for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow(Align::First)] {
+            let (hour, second, one) = (pacer("100/h", &algorithm), pacer("50/s", &algorithm), pacer("1/s", &algorithm));
+            let mut state = hour.fresh();
+            leave(&hour, &mut state, 0, 100);
+            assert_eq!(due(&hour, &state, S), Some(3600 * S));
+            assert_eq!(due(&second, &second.take_over(&hour, &state, 10 * S), 10 * S), Some(10 * S));
+            assert_eq!(
+                due(&second, &second.take_over(&hour, &state, MS), MS),
+                Some(S),
+                "50 in the first second already"
+            );
+            assert_eq!(due(&one, &one.take_over(&hour, &state, MS), MS), Some(S), "no windows of debt");
+        }
+    }
+
+    #[test]
+    fn windows_on_the_clock_lie_on_it_after_a_change() {
+        let algorithm = Algorithm::FixedWindow(Align::Clock);
+        let (mut minute, mut second) = (pacer("2/min", &algorithm), pacer("2/s", &algorithm));
+        for pacer in [&mut minute, &mut second] {
+            // Half a second past the minute.
+            pacer.begin_at(i128::from(60 * S + 500 * MS));
+        }
+        let mut state = minute.fresh();
+        leave(&minute, &mut state, 0, 2);
+        assert_eq!(due(&minute, &state, MS), Some(59_500 * MS));
+        assert_eq!(due(&second, &second.take_over(&minute, &state, MS), MS), Some(500 * MS));
+        assert_eq!(due(&second, &second.take_over(&minute, &state, S), S), Some(S));
+    }
+
+    #[test]
+    fn another_rate_is_left_alone() {
+        let algorithm = token(3);
+        let both = |rate: &str, burst| {
+            let rates: Vec<Rate> = [rate, "1/min"].map(|rate| rate.parse().unwrap()).into();
+            let bursts = vec![burst, 3];
+            Pacer::new(&rates, &Algorithm::TokenBucket { bursts }).unwrap().follow(&algorithm, Some(0), false)
+        };
+        let (slow, fast) = (both("7/s", 3), both("11/s", 3));
+        let mut state = slow.fresh();
+        leave(&slow, &mut state, 0, 2);
+        // One of three is left of the minute, whatever becomes of the seconds.
+        let mut state = fast.take_over(&slow, &state, 2 * S);
+        assert_eq!(leave(&fast, &mut state, 2 * S, 1), 2 * S);
+        assert_eq!(due(&fast, &state, 3 * S), Some(60 * S));
+    }
+
+    #[test]
+    fn no_limit_may_come_and_go() {
+        let (none, rate) = (pacer("unlimited", &Algorithm::LeakyBucket), pacer("2/s", &Algorithm::LeakyBucket));
+        let mut state = none.fresh();
+        leave(&none, &mut state, 7 * S, 5);
+        let mut state = rate.take_over(&none, &state, 7 * S + MS);
+        assert_eq!(leave(&rate, &mut state, 7 * S, 2), 8 * S);
+        assert_eq!(due(&none, &none.take_over(&rate, &state, 9 * S), 9 * S), Some(9 * S));
+    }
+
+    #[test]
+    fn a_thousand_changes_do_not_drift() {
+        let rates: Vec<Pacer> =
+            ["3/s", "7/s", "1/h", "999983/s"].map(|rate| pacer(rate, &Algorithm::LeakyBucket)).into();
+        let mut state = rates[0].fresh();
+        leave(&rates[0], &mut state, 0, 4);
+        for turn in 0..1000 {
+            state = rates[(turn + 1) % 4].take_over(&rates[turn % 4], &state, S);
+        }
+        let wanted = S + S.div_ceil(3);
+        let due = due(&rates[0], &state, 0).unwrap();
+        assert!((wanted..wanted + 1000).contains(&due), "a nanosecond a change at most: {due}");
+    }
 }

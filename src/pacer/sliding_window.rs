@@ -32,6 +32,13 @@ impl Memory {
 }
 
 impl SlidingWindow {
+    /// What to remember when this window takes over from another one: units that left at one moment were no dear item,
+    /// and owe one window at most.
+    pub fn take_over(&self, before: &Memory) -> Memory {
+        let log: VecDeque<_> = before.log.iter().map(|(at, units)| (*at, (*units).min(self.n))).collect();
+        Memory { used: log.iter().map(|(_, units)| units).sum(), log, leaving: before.leaving }
+    }
+
     pub fn due(&self, memory: &Memory, from: u64, units: u64) -> Option<u64> {
         let mut excess = if units <= self.n {
             let wanted = memory.leaving.checked_add(units).filter(|wanted| *wanted <= self.n)?;

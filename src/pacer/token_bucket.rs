@@ -27,7 +27,19 @@ pub(super) struct Memory {
     leaving: u64,
 }
 
+impl Memory {
+    /// The same in other ticks.
+    pub fn rescaled(self, rescale: impl Fn(Ticks) -> Ticks) -> Memory {
+        Memory { tat: rescale(self.tat), ..self }
+    }
+}
+
 impl TokenBucket {
+    /// A bucket out of which the next unit may leave at `slot`, with no burst saved up behind it.
+    pub fn emptied(&self, before: Memory, slot: Ticks) -> Memory {
+        Memory { tat: slot.saturating_add(self.cost(self.burst - 1)), ..before }
+    }
+
     pub fn due(&self, memory: &Memory, units: u64) -> Option<Ticks> {
         let fits = memory.leaving == 0 || memory.leaving.saturating_add(units) <= self.burst;
         fits.then(|| self.slot(memory, units))

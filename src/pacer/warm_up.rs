@@ -31,6 +31,17 @@ impl Memory {
     pub fn slot(&self) -> Ticks {
         self.slot.saturating_add(u128::from(self.remainder > 0))
     }
+
+    /// The same in other ticks.
+    pub fn rescaled(&self, rescale: impl Fn(Ticks) -> Ticks) -> Memory {
+        // Less than a tick is left over, and goes.
+        Memory { slot: rescale(self.slot()), remainder: 0, coldness: rescale(self.coldness) }
+    }
+
+    /// As cold as this, but with another slot.
+    pub fn with_slot(self, slot: Ticks) -> Memory {
+        Memory { slot, remainder: 0, ..self }
+    }
 }
 
 impl WarmUp {

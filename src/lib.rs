@@ -17,6 +17,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod select;
+pub mod shared;
 pub mod signals;
 pub mod simulate;
 pub mod timestamp;

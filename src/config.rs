@@ -1,9 +1,12 @@
 //! What the options mean: every rule between them stands here, and nowhere else.
 
+mod shared;
+
 use crate::bucket::{self, Overflow};
 use crate::cli::Cli;
 use crate::clock::MILLISECOND;
 use crate::frame::{self, Framing};
+use crate::gate;
 use crate::intake;
 use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
 use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Unit};
@@ -32,6 +35,10 @@ pub struct Config {
     pub slow: bool,
     /// On a virtual clock, without waiting.
     pub simulate: bool,
+    /// Where the bucket is shared.
+    pub shared: Option<crate::shared::Config>,
+    /// A turn for a command instead of for items.
+    pub gate: Option<gate::Config>,
     /// Where what is not emitted goes.
     pub dropped: Option<PathBuf>,
     /// Whether and how to print a summary.
@@ -97,7 +104,9 @@ fn size(option: &str, text: &str) -> Result<u64, Complaint> {
 impl TryFrom<Cli> for Config {
     type Error = Complaint;
 
-    fn try_from(cli: Cli) -> Result<Config, Complaint> {
+    fn try_from(mut cli: Cli) -> Result<Config, Complaint> {
+        shared::fit_for_gate(&cli)?;
+        let turn_cost = if cli.command.is_empty() { None } else { cli.cost.take() };
         let rates = rates(&cli)?;
         let framing = framing(&cli, &rates)?;
         let chunks = matches!(framing, Framing::Chunks(_));
@@ -132,6 +141,13 @@ impl TryFrom<Cli> for Config {
             );
         }
         let max_keys = max_keys(&cli)?;
+        let shared = shared::shared(&cli, &rates, &algorithm)?;
+        let gate = match (&shared, rates.first()) {
+            (Some(shared), Some(rate)) if !cli.command.is_empty() => {
+                Some(shared::gate(&cli, turn_cost.as_deref(), rate, overflow, catch_up, shared.clone())?)
+            }
+            _ => None,
+        };
         if cli.lockstep && cli.simulate {
             return wrong("--lockstep", "a simulation has no reader to keep step with; leave one of the two out");
         }
@@ -173,6 +189,8 @@ impl TryFrom<Cli> for Config {
             tick,
             lockstep: cli.lockstep,
             simulate: cli.simulate,
+            shared,
+            gate,
             dropped: cli.dropped.clone(),
             stats: stats(&cli)?,
             quiet: cli.quiet,
@@ -180,7 +198,7 @@ impl TryFrom<Cli> for Config {
             warnings: Vec::new(),
             rates,
         };
-        if cli.cost.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
+        if cli.cost.is_none() && config.gate.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
             config.warnings.push("a rate of cost without --cost: every item costs 1".into());
         }
         if cli.verbose {
@@ -495,6 +513,9 @@ fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rat
 
 /// One paragraph about what will happen.
 fn understood(config: &Config, algorithm: &Algorithm) -> String {
+    if let Some(gate) = &config.gate {
+        return gate.to_string();
+    }
     let ns = |ns: u64| humantime::format_duration(std::time::Duration::from_nanos(ns)).to_string();
     let rates: Vec<String> = config
         .rates
@@ -551,10 +572,11 @@ fn understood(config: &Config, algorithm: &Algorithm) -> String {
         () => &format!("; lateness up to {} is made up", ns(bucket.catch_up)),
     };
     let age = bucket.max_age.map_or(String::new(), |age| format!("; what waits longer than {} expires", ns(age)));
+    let shared = config.shared.as_ref().map_or(String::new(), |shared| format!("; the rate is shared at {shared}"));
     let keys =
         bucket.max_keys.map_or(String::new(), |most| format!(", one such bucket for each key, {most} keys at most"));
     format!(
-        "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}; \
+        "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}{shared}; \
          the first leaves at once",
         bucket.capacity
     )

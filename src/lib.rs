@@ -7,6 +7,7 @@ pub mod counters;
 pub mod exit;
 pub mod fd;
 pub mod frame;
+pub mod gate;
 pub mod intake;
 pub mod leaker;
 pub mod pacer;
@@ -30,5 +31,8 @@ use exit::Exit;
 /// # Errors
 /// What ended it early, for the user.
 pub fn run(config: Config) -> anyhow::Result<Exit> {
+    if let Some(gate) = config.gate {
+        return gate::run(&gate, &pipeline::Voice::new(config.quiet));
+    }
     if config.simulate { simulate::run(config) } else { pipeline::run(config) }
 }

@@ -19,6 +19,7 @@ pub mod ledger;
 pub mod redis;
 pub mod reservation;
 
+use ledger::{OnOutage, Settings};
 use reservation::{Moment, Pace, Terms};
 use std::ffi::OsString;
 use std::fmt;
@@ -161,6 +162,49 @@ impl fmt::Debug for Environment {
     }
 }
 
+/// Which bucket is shared, and how.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A URL, a path or a bare name.
+    pub place: OsString,
+    /// The bucket's name on a server.
+    pub bucket: String,
+    /// What is asked of it.
+    pub terms: Terms,
+    /// What to do while it is away.
+    pub on_outage: OnOutage,
+    /// What of the environment says where it is.
+    pub environment: Environment,
+}
+
+impl Config {
+    /// Opens the bucket. Servers are connected to on the first call, files opened at once.
+    ///
+    /// # Errors
+    /// What is wrong with the place.
+    pub fn open(&self) -> Result<Box<dyn Store + Send>, StoreError> {
+        open(&self.place, &self.bucket, self.terms, &self.environment)
+    }
+
+    /// For a ledger that makes lateness up to `catch_up_ns` up.
+    pub fn settings(&self, catch_up_ns: u64) -> Settings {
+        // Retries need only differ between those who lost the same server.
+        let seed = u64::from(std::process::id()) ^ crate::clock::boottime();
+        Settings { terms: self.terms, catch_up_ns, on_outage: self.on_outage, seed }
+    }
+}
+
+/// The place, without a password.
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let place = self.place.to_string_lossy();
+        match is_url(&place) {
+            true => write!(f, "{}, bucket {}", without_secrets(&place), one_line(&self.bucket)),
+            false => f.write_str(&one_line(&place)),
+        }
+    }
+}
+
 /// Opens the bucket of `--shared place --bucket bucket`: a URL, a path or a bare name. Servers are connected to on the
 /// first call, files opened at once.
 pub fn open(
@@ -206,6 +250,14 @@ pub(crate) fn one_line(text: &str) -> String {
         }
     }
     line
+}
+
+/// A URL that may not even be one, without what may be a user and a password or options.
+pub(crate) fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let host = rest.rsplit('@').next().unwrap_or_default();
+    let host = host.split(['?', '#']).next().unwrap_or_default();
+    one_line(&format!("{scheme}://{}{host}", if rest.contains('@') { "…@" } else { "" }))
 }
 
 /// Why a reservation beyond the horizon is not made.

@@ -9,7 +9,7 @@
 
 use super::file::{unit_of, unit_word};
 use super::reservation::{Moment, Order, Pace};
-use super::{Level, PASSWORD_VARIABLE, Reply, Request, Returned, Store, StoreError, one_line};
+use super::{Level, PASSWORD_VARIABLE, Reply, Request, Returned, Store, StoreError, one_line, without_secrets};
 use crate::clock::boottime;
 use redis::{
     Client, Cmd, Connection, ConnectionAddr, ConnectionInfo, ErrorKind, IntoConnectionInfo, RedisError, Script,
@@ -365,14 +365,6 @@ impl RedisStore {
             one_line(&String::from_utf8_lossy(&self.key(key)))
         ))
     }
-}
-
-/// A URL that may not even be one, without what may be a user and a password or options.
-fn without_secrets(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let host = rest.rsplit('@').next().unwrap_or_default();
-    let host = host.split(['?', '#']).next().unwrap_or_default();
-    one_line(&format!("{scheme}://{}{host}", if rest.contains('@') { "…@" } else { "" }))
 }
 
 /// Where a redirection leads: HOST:PORT, with the host left out if it is the one asked; the security is kept.

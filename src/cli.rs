@@ -4,6 +4,7 @@ use crate::exit::Exit;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, Parser};
 use clap_complete::Shell;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -14,10 +15,12 @@ use std::path::PathBuf;
     name = "leaky",
     version,
     about = "Lets lines, records or bytes from stdin out onto stdout at an exact rate",
-    override_usage = "leaky [OPTIONS] --rate RATE < INPUT > OUTPUT",
+    override_usage = "leaky [OPTIONS] --rate RATE < INPUT > OUTPUT
+       leaky [OPTIONS] --rate RATE --shared WHERE -- COMMAND [ARG...]",
     after_help = "Examples:
   cat urls.txt | leaky --rate 2/s --capacity 10 | while read -r u; do curl -s \"$u\" < /dev/null; done
   tail -F access.log | leaky --rate 2/s --capacity 20 --key field:1 --overflow drop
+  xargs -a urls.txt -P8 -n1 leaky --rate 300/min --shared api -- curl -s
   leaky --rate 10MiB/s < backup.tar | ssh host 'cat > backup.tar'
   leaky --rate 5/s --capacity 20 --overflow drop --simulate --replay 'regex:\\[(.*?)\\]' < access.log
 
@@ -125,6 +128,25 @@ pub struct Cli {
     #[arg(long, value_name = "N", help_heading = "Keys", allow_hyphen_values = true)]
     pub max_keys: Option<String>,
 
+    /// Share the bucket with others: a name, a path, redis://HOST, rediss://HOST or unix:///SOCKET
+    ///
+    /// A name is a state file in $XDG_STATE_HOME/leaky (~/.local/state/leaky), a path is one anywhere else. A password
+    /// may be given in LEAKY_REDIS_PASSWORD instead of in the URL.
+    #[arg(short, long, value_name = "WHERE", help_heading = "Sharing", allow_hyphen_values = true)]
+    pub shared: Option<OsString>,
+
+    /// Which bucket of the server to share [default: default]
+    #[arg(long, value_name = "NAME", help_heading = "Sharing", allow_hyphen_values = true)]
+    pub bucket: Option<String>,
+
+    /// While the server is away: block (hold, the default), exit (with 75) or local=RATE (an own bucket)
+    #[arg(long, value_name = "block|exit|local=RATE", help_heading = "Sharing", allow_hyphen_values = true)]
+    pub on_outage: Option<String>,
+
+    /// Wait for one turn of the shared bucket, then become COMMAND
+    #[arg(last = true, value_name = "COMMAND", help_heading = "Sharing")]
+    pub command: Vec<OsString>,
+
     /// Items arrive at their recorded times, read out by SELECTOR
     #[arg(long, value_name = "SELECTOR", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub replay: Option<String>,
@@ -180,7 +202,9 @@ pub fn answer(error: &clap::Error) -> Exit {
         ErrorKind::UnknownArgument => {
             let stray = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
             if !stray.starts_with('-') {
-                return complain(format!("'{stray}': leaky reads stdin; say `< {stray}`"));
+                return complain(format!(
+                    "'{stray}': leaky reads stdin; say `< {stray}`, or `-- {stray}` for a command that waits for its turn"
+                ));
             }
             let meant = error.get(ContextKind::SuggestedArg).map(|meant| format!("did you mean {meant}? "));
             complain(format!("{stray}: there is no such option; {}see leaky --help", meant.unwrap_or_default()))

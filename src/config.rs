@@ -1,10 +1,13 @@
 //! What the options mean: every rule between them stands here, and nowhere else.
 
+mod shared;
+
 use crate::bucket::{self, Overflow};
 use crate::cli::Cli;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::follow::{self, Wanted};
 use crate::frame::{self, Framing};
+use crate::gate;
 use crate::intake;
 use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
 use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Unit};
@@ -35,6 +38,10 @@ pub struct Config {
     pub slow: bool,
     /// On a virtual clock, without waiting.
     pub simulate: bool,
+    /// Where the bucket is shared.
+    pub shared: Option<crate::shared::Config>,
+    /// A turn for a command instead of for items.
+    pub gate: Option<gate::Config>,
     /// Where what is not emitted goes.
     pub dropped: Option<PathBuf>,
     /// Whether and how to print a summary.
@@ -120,6 +127,7 @@ impl TryFrom<Cli> for Config {
     type Error = Complaint;
 
     fn try_from(cli: Cli) -> Result<Config, Complaint> {
+        shared::fit_for_gate(&cli)?;
         let follow = follow(&cli)?;
         Config::build(&cli, follow)
     }
@@ -155,6 +163,9 @@ impl Config {
     }
 
     fn build(cli: &Cli, follow: Option<Follow>) -> Result<Config, Complaint> {
+        // A gate's cost is a number.
+        let turn_cost = if cli.command.is_empty() { None } else { cli.cost.clone() };
+        let cli = &Cli { cost: cli.cost.clone().filter(|_| turn_cost.is_none()), ..cli.clone() };
         let (rates, followed) = rates(cli, follow.as_ref())?;
         let framing = framing(cli, &rates)?;
         let chunks = matches!(framing, Framing::Chunks(_));
@@ -203,6 +214,13 @@ impl Config {
         if let (Some((_, option)), true) = (while_running.iter().find(|(given, _)| *given), cli.simulate) {
             return wrong(option, "a simulation is over at once; leave one of the two out");
         }
+        let shared = shared::shared(cli, &rates, &algorithm)?;
+        let gate = match (&shared, rates.first()) {
+            (Some(shared), Some(rate)) if !cli.command.is_empty() => {
+                Some(shared::gate(cli, turn_cost.as_deref(), rate, overflow, catch_up, shared.clone())?)
+            }
+            _ => None,
+        };
         if cli.lockstep && cli.simulate {
             return wrong("--lockstep", "a simulation has no reader to keep step with; leave one of the two out");
         }
@@ -244,6 +262,8 @@ impl Config {
             tick,
             lockstep: cli.lockstep,
             simulate: cli.simulate,
+            shared,
+            gate,
             dropped: cli.dropped.clone(),
             stats: stats(cli)?,
             progress: cli.progress,
@@ -254,7 +274,7 @@ impl Config {
             follow,
             rates,
         };
-        if cli.cost.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
+        if cli.cost.is_none() && config.gate.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
             config.warnings.push("a rate of cost without --cost: every item costs 1".into());
         }
         if cli.verbose {
@@ -607,6 +627,9 @@ fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rat
 
 /// One paragraph about what will happen.
 fn understood(config: &Config, algorithm: &Algorithm) -> String {
+    if let Some(gate) = &config.gate {
+        return gate.to_string();
+    }
     let ns = |ns: u64| humantime::format_duration(std::time::Duration::from_nanos(ns)).to_string();
     let rates: Vec<String> = config
         .rates
@@ -663,10 +686,11 @@ fn understood(config: &Config, algorithm: &Algorithm) -> String {
         () => &format!("; lateness up to {} is made up", ns(bucket.catch_up)),
     };
     let age = bucket.max_age.map_or(String::new(), |age| format!("; what waits longer than {} expires", ns(age)));
+    let shared = config.shared.as_ref().map_or(String::new(), |shared| format!("; the rate is shared at {shared}"));
     let keys =
         bucket.max_keys.map_or(String::new(), |most| format!(", one such bucket for each key, {most} keys at most"));
     format!(
-        "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}; \
+        "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}{shared}; \
          the first leaves at once",
         bucket.capacity
     )

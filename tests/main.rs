@@ -5,3 +5,4 @@ mod cli;
 mod harness;
 mod pipe;
 mod signals;
+mod units;

@@ -4,5 +4,6 @@ mod cases;
 mod cli;
 mod harness;
 mod pipe;
+mod properties;
 mod signals;
 mod units;

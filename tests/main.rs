@@ -1,5 +1,9 @@
 //! What leaky promises, as sentences. One binary, so that linking is paid for once.
 
 mod cases;
+mod cli;
 mod harness;
 mod pipe;
+mod properties;
+mod signals;
+mod units;

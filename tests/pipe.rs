@@ -614,7 +614,7 @@ fn stdin_may_be_a_terminal() {
     ours.write_all(b"typed\n").unwrap();
     run.until_out(6);
     ours.write_all(b"more\n\x04").unwrap();
-    run.wait().exits(0).writes("typed\nmore\n").is_silent();
+    run.wait().exits(0).writes("typed\nmore\n").says("Ctrl-D");
 }
 
 #[test]

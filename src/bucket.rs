@@ -14,10 +14,14 @@
 //! arrived is offered. An item is *waiting* until it leaves, *leaving* until it is written. What has arrived and is not
 //! decided on stands at the *mouth*.
 
-use crate::pacer::{self, Pacer, Rest, State, Ticks};
+mod sharing;
+
+use crate::pacer::{self, Departure, Pacer, Rest, State, Ticks};
 use crate::rate::Unit;
 use crate::run::{Layout, Run, Slice, Weight};
+use crate::shared::ledger::Settings;
 use hashbrown::HashTable;
+use sharing::Sharing;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
 
@@ -63,6 +67,8 @@ pub struct Config {
     pub replays: bool,
     /// Whether to remember what became of each item, for `take_outcomes`.
     pub trace: bool,
+    /// Where the rate is shared: how slots are reserved.
+    pub shared: Option<Settings>,
 }
 
 /// Which part of an item a run is.
@@ -197,6 +203,12 @@ struct Lane {
     /// When it is as good as new, if it is known to be idle.
     fresh_at: Option<u64>,
     key: Box<[u8]>,
+    /// With a shared rate: what more has turned up of an item that has left, and is not reserved.
+    owed: u64,
+    /// It is to be asked for,
+    asking: bool,
+    /// or again when the store may be back.
+    held: bool,
 }
 
 /// What became of the item that is still being read.
@@ -224,6 +236,7 @@ enum Event {
     Depart,
     Offer,
     Decide,
+    Ask,
 }
 
 /// An item that nothing is known of.
@@ -261,6 +274,10 @@ pub struct Bucket {
     blocked: bool,
     /// All events up to this instant have happened.
     at: u64,
+    /// The latest instant that anybody has told of: what happens at `at` may be late.
+    now: u64,
+    /// Where slots come from if the rate is shared.
+    sharing: Option<Box<Sharing>>,
     overflowed: bool,
     waiting_items: u64,
     waiting_bytes: u64,
@@ -300,6 +317,8 @@ impl Bucket {
             open: None,
             blocked: false,
             at: 0,
+            now: 0,
+            sharing: config.shared.map(|settings| Box::new(Sharing::new(settings))),
             overflowed: false,
             waiting_items: 0,
             waiting_bytes: 0,
@@ -398,7 +417,8 @@ impl Bucket {
     }
 
     fn plug_of(&self, due: Ticks) -> u64 {
-        if self.config.pacer.keeps_real_time() {
+        // What has left at a shared rate and is late cannot be made up for by any pacer.
+        if self.config.pacer.keeps_real_time() && self.sharing.is_none() {
             return NEVER;
         }
         self.config.pacer.ceil_ns(due).saturating_add(self.config.catch_up)
@@ -418,11 +438,17 @@ impl Bucket {
     fn next(&self) -> Option<(u64, Event)> {
         let depart = self.next_departure().map(|at| (at, Event::Depart));
         // The usual case first: nothing can expire and nobody stands at the mouth.
-        if self.config.max_age.is_none() && self.mouth.is_empty() {
+        if self.config.max_age.is_none() && self.mouth.is_empty() && self.sharing.is_none() {
             return depart;
         }
         let expire = self.next_expiry().map(|at| (at, Event::Expire));
-        [expire, depart, self.next_at_mouth()].into_iter().flatten().min()
+        [expire, depart, self.next_at_mouth(), self.next_ask()].into_iter().flatten().min()
+    }
+
+    /// Nothing is reserved while stdout takes nothing: it would be late, and others may need it.
+    fn next_ask(&self) -> Option<(u64, Event)> {
+        let sharing = self.sharing.as_ref().filter(|_| !self.blocked)?;
+        sharing.next_ask().map(|at| (at.max(self.at), Event::Ask))
     }
 
     fn next_departure(&self) -> Option<u64> {
@@ -473,6 +499,7 @@ impl Bucket {
 
     /// Lets everything happen that happens up to `now` (real time).
     pub fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
         while let Some((at, event)) = self.next().filter(|(at, _)| *at <= now) {
             self.at = at;
             match event {
@@ -480,6 +507,7 @@ impl Bucket {
                 Event::Depart => self.depart(now),
                 Event::Offer => self.offer(),
                 Event::Decide => self.decide(),
+                Event::Ask => self.ask(),
             }
         }
         self.at = self.at.max(now);
@@ -934,6 +962,8 @@ impl Bucket {
         lane.waiting.push_back(Waiting { run, part: arrival.part, admitted: at });
         if alone {
             self.refresh(id);
+        } else {
+            self.will_ask(id);
         }
         if self.keyed() {
             self.note_level(id);
@@ -969,6 +999,9 @@ impl Bucket {
             && fresh_at <= now
         {
             self.idle.pop_first();
+            if let Some(sharing) = &mut self.sharing {
+                sharing.forget(&self.lanes[id as usize].key);
+            }
             let hash = self.hash(&self.lanes[id as usize].key);
             if let Ok(entry) = self.table.find_entry(hash, |other| *other == id) {
                 entry.remove();
@@ -1002,13 +1035,35 @@ impl Bucket {
 
     /// Works out anew when the head of a lane may leave, after the head or the pacer's state has changed.
     fn refresh(&mut self, id: u32) {
+        self.place(id);
+        self.will_ask(id);
+    }
+
+    /// From when on the head of a lane may leave; `None` if there is none, until a write ends, or until a slot is
+    /// reserved.
+    fn due(&mut self, id: u32) -> Option<Ticks> {
+        let (pacer, lane) = (&self.config.pacer, &self.lanes[id as usize]);
+        let head = lane.waiting.front()?;
+        match &mut self.sharing {
+            None => pacer.due(&lane.state, head.admitted, head.run.weight),
+            Some(sharing) => Some(pacer.ticks(sharing.slot(lane, self.now)?).max(head.admitted)),
+        }
+    }
+
+    fn place(&mut self, id: u32) {
         let keyed = self.keyed();
+        let due = self.due(id);
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
-        let due = lane.waiting.front().and_then(|head| {
-            let due = pacer.due(&lane.state, head.admitted, head.run.weight)?;
-            Some(pacer.ceil_ns(due))
-        });
+        let due = due.map(|due| pacer.ceil_ns(due));
+        let mut settled = true;
+        if let Some(sharing) = &mut self.sharing {
+            if lane.waiting.is_empty() && lane.owed == 0 {
+                sharing.give_back(&lane.key);
+            }
+            pacer.set_paid(&mut lane.state, pacer.ticks(sharing.ledger.paid_ns(&lane.key)));
+            settled = lane.owed == 0 && !sharing.ledger.has_asked(&lane.key);
+        }
         let head = lane.waiting.front().map(|head| (head.run.number, head.run.arrival));
         if keyed {
             if let Some((number, arrival, due)) = lane.listed.take() {
@@ -1024,7 +1079,11 @@ impl Bucket {
                 }
             } else if lane.leaving == 0 {
                 lane.waiting = VecDeque::new();
-                let fresh_at = pacer.fresh_at(&lane.state).map_or(NEVER, |fresh_at| pacer.ceil_ns(fresh_at));
+                let fresh_at = pacer.fresh_at(&lane.state).filter(|_| settled);
+                let fresh_at = fresh_at.map_or(NEVER, |fresh_at| pacer.ceil_ns(fresh_at));
+                if let Some(before) = lane.fresh_at {
+                    self.idle.remove(&(before, id));
+                }
                 lane.fresh_at = Some(fresh_at);
                 self.idle.insert((fresh_at, id));
             }
@@ -1038,25 +1097,42 @@ impl Bucket {
     /// happens before.
     fn depart(&mut self, now: u64) {
         let id = if self.keyed() { self.departures.first().map_or(0, |first| first.2) } else { 0 };
+        let due = self.due(id);
+        let reached = self.bucket_time(self.at);
+        if self.sharing.is_some() && due.is_none_or(|due| self.config.pacer.ceil_ns(due) > reached) {
+            // What was reserved is void by now.
+            return self.refresh(id);
+        }
+        let due = due.unwrap_or_default();
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
         let Some(mut head) = lane.waiting.pop_front() else {
             return;
         };
-        let due = pacer.due(&lane.state, head.admitted, head.run.weight).unwrap_or_default();
         let until = if self.config.max_keys.is_some() || !self.mouth.is_empty() {
             due
         } else {
             let oldest = self.config.max_age.map_or(NEVER, |age| head.run.arrival.saturating_add(age).max(self.at));
             let real = now.min(oldest).saturating_sub(self.accounts.forgiven);
             let plug = self.leaving.front().map_or(due, |front| front.due);
-            let plug = match pacer.keeps_real_time() {
+            let plug = match pacer.keeps_real_time() && self.sharing.is_none() {
                 true => NEVER,
                 false => pacer.ceil_ns(plug).saturating_add(self.config.catch_up),
             };
             pacer.ticks(real.min(plug))
         };
-        let departure = pacer.leave(&mut lane.state, due, head.run.weight, head.run.count, until);
+        let departure = match &mut self.sharing {
+            None => pacer.leave(&mut lane.state, due, head.run.weight, head.run.count, until),
+            Some(sharing) => {
+                let units = pacer::units(sharing.unit, head.run.weight);
+                // What waited for nothing but its slot leaves slot by slot, what comes after it all at once.
+                let on_time = pacer.ticks(sharing.ledger.slot(&lane.key, units, self.now).unwrap_or(0)) == due;
+                let (until, step) = if on_time { (until, pacer.step(head.run.weight)) } else { (due, 0) };
+                let count = sharing.ledger.ready(&lane.key, units, pacer.floor_ns(until)).min(head.run.count);
+                sharing.ledger.take(&lane.key, units.saturating_mul(count));
+                Departure { count, due, step }
+            }
+        };
         lane.last = pacer::units(self.config.capacity_unit, head.run.weight);
         if departure.count < head.run.count {
             let run = head.run.split_to(departure.count, &self.config.layout);
@@ -1098,11 +1174,16 @@ impl Bucket {
     fn let_go(&mut self, id: u32, run: Run, part: Part, due: Ticks, step: Ticks) {
         let lane = &mut self.lanes[id as usize];
         if matches!(part, Part::Middle | Part::Last) {
-            self.config.pacer.charge(&mut lane.state, run.weight);
+            match &self.sharing {
+                None => self.config.pacer.charge(&mut lane.state, run.weight),
+                Some(sharing) if sharing.unit == Unit::Items => {}
+                Some(sharing) => lane.owed = lane.owed.saturating_add(pacer::units(sharing.unit, run.weight)),
+            }
         }
         lane.leaving += 1;
         self.leaving_bytes += run.slice.len() as u64;
         self.leaving.push_back(Leaving { run, part, lane: id, due, step, written: 0 });
+        self.will_ask(id);
     }
 
     /// Appends to `slices` what has left and is not written, oldest first, up to `most` slices. While they are being
@@ -1191,6 +1272,9 @@ impl Bucket {
 
     /// Forgives what the write that ended at `at` was late by beyond the catch-up.
     fn forgive(&mut self, due: Ticks, at: u64) {
+        if self.sharing.is_some() {
+            return;
+        }
         let plug = self.plug_of(due);
         self.accounts.forgiven += at.saturating_sub(self.accounts.forgiven).saturating_sub(plug);
     }
@@ -1404,6 +1488,9 @@ impl Lane {
             listed: None,
             fresh_at: None,
             key,
+            owed: 0,
+            asking: false,
+            held: false,
         }
     }
 }

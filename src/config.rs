@@ -185,6 +185,7 @@ impl TryFrom<Cli> for Config {
                 count_bytes: chunks,
                 replays: cli.replay.is_some(),
                 trace: cli.simulate,
+                shared: shared.as_ref().map(|shared| shared.settings(catch_up)),
             },
             tick,
             lockstep: cli.lockstep,

@@ -4,23 +4,26 @@
 //! written go back to the reader through a bounded channel. The leaker sleeps in a poll and is called by a bell; the
 //! reader waits for room on a condition.
 
-use crate::bucket::{Accounts, Bucket, Notice};
-use crate::clock::Monotonic;
+use crate::bucket::{Accounts, Bucket, Notice, Overflow};
+use crate::clock::{Clock, Monotonic};
 use crate::config::Config;
 use crate::counters::{Counters, Lateness};
 use crate::exit::Exit;
 use crate::fd::{self, Bell, Input, Output};
 use crate::intake::{Faults, Intake};
-use crate::leaker::Leaker;
+use crate::leaker::{Leaker, Store};
 use crate::reader::Reader;
 use crate::report::Report;
 use crate::run::Slice;
+use crate::shared::background::Background;
 use crate::shared::ledger::{self, OnOutage};
+use crate::shared::{self, StoreError};
 use crate::{clock, signals};
 use anyhow::Context;
 use std::fs::File;
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -34,6 +37,8 @@ pub enum Stop {
     ReaderGone,
     /// The bucket overflowed under `Overflow::Fail`.
     Overflow,
+    /// The shared bucket is away, and that is to end the run.
+    NoStore(String),
     /// Something could not be done.
     Failed(String),
 }
@@ -94,6 +99,8 @@ pub struct Shared {
     pub leaker_bell: Bell,
     /// Ends the reader's wait for input.
     pub reader_bell: Bell,
+    /// Calls for slots of a shared rate are answered, and the leaker has been called for that.
+    pub answered: AtomicBool,
     /// Where what is not emitted goes.
     dropped: Option<Dropped>,
 }
@@ -223,6 +230,12 @@ impl Voice {
         }
     }
 
+    /// Says why a shared bucket cannot be had; how that ends the run.
+    pub fn refuse(&self, error: &StoreError) -> Exit {
+        self.say(error);
+        if error.is_outage() { Exit::NoTurn } else { Exit::Failed }
+    }
+
     /// Says what there is to say about a shared bucket.
     pub fn notice_shared(&self, notice: &ledger::Notice, on_outage: OnOutage) {
         match (notice, on_outage) {
@@ -245,7 +258,7 @@ impl Voice {
 /// # Errors
 /// If the run cannot begin.
 pub fn run(mut config: Config) -> anyhow::Result<Exit> {
-    let clock = Monotonic::start();
+    let clock = if config.shared.is_some() { Monotonic::sleepless() } else { Monotonic::start() };
     config.bucket.pacer.begin_at(clock::utc());
     let voice = Voice::new(config.quiet);
     let dropped = config.dropped.clone().map(Dropped::open).transpose()?;
@@ -261,9 +274,14 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         output.grow();
         input.grow();
     }
+    let mut bucket = Bucket::new(config.bucket.clone(), dropped.is_some());
+    let store = match config.shared.as_ref().map(|shared| open(shared, &config, &mut bucket, clock)).transpose() {
+        Ok(store) => store,
+        Err(error) => return Ok(voice.refuse(&error)),
+    };
     let shared = Arc::new(Shared {
         core: Mutex::new(Core {
-            bucket: Bucket::new(config.bucket.clone(), dropped.is_some()),
+            bucket,
             ended: false,
             stop: None,
             asleep_until: None,
@@ -281,6 +299,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         counters: Counters::default(),
         leaker_bell,
         reader_bell,
+        answered: AtomicBool::new(false),
         dropped,
     });
     let report = Report::new(&config, clock);
@@ -296,16 +315,61 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let reader =
         thread::Builder::new().name("reader".into()).spawn(move || reader.run()).context("could not start a thread")?;
     let leaker = Leaker::new(Arc::clone(&shared), clock, output, used, &config);
+    let leaker = leaker.share(match (store, &config.shared) {
+        (Some(store), Some(shared::Config { on_outage, .. })) => {
+            let ringer = Arc::clone(&shared);
+            let wake = move || {
+                if !ringer.answered.swap(true, Ordering::SeqCst) {
+                    ringer.leaker_bell.ring();
+                }
+            };
+            let calls = Background::start(store, move || clock.now(), wake).context("could not start a thread")?;
+            Some(Store { calls, on_outage: *on_outage })
+        }
+        _ => None,
+    });
     let leaker =
         thread::Builder::new().name("leaker".into()).spawn(move || leaker.run()).context("could not start a thread")?;
     if leaker.join().is_err() {
         shared.stop(Stop::Failed("the leaker thread has panicked; please report this".into()));
     }
-    let exit = end(&shared, &voice, reader);
+    let mut exit = end(&shared, &voice, reader);
     let core = shared.lock();
     voice.notice_faults(&core.faults);
-    report.conclude(&core, &voice);
+    let level = match &config.shared {
+        // What is left of a shared bucket is of interest when there is nothing else to say.
+        Some(shared) if config.stats.is_some() && config.bucket.max_keys.is_none() && exit == Exit::Done => {
+            match shared.open().and_then(|mut store| store.peek(b"")) {
+                Ok(level) => Some(level),
+                Err(error) => {
+                    exit = voice.refuse(&error);
+                    None
+                }
+            }
+        }
+        _ => None,
+    };
+    report.conclude(&core, level, &voice);
     Ok(exit)
+}
+
+/// Opens a shared bucket. Where an arrival may be dropped the level counts from the first one on, so it is looked at.
+fn open(
+    shared: &shared::Config,
+    config: &Config,
+    bucket: &mut Bucket,
+    clock: Monotonic,
+) -> Result<Box<dyn shared::Store + Send>, StoreError> {
+    let mut store = shared.open()?;
+    if config.bucket.overflow != Overflow::Block && config.bucket.max_keys.is_none() {
+        match store.peek(b"") {
+            Ok(level) => bucket.heard(level.ahead_ns, clock.now()),
+            Err(error) if !error.is_outage() => return Err(error),
+            // Whether that ends the run is told when a slot is needed.
+            Err(_) => {}
+        }
+    }
+    Ok(store)
 }
 
 /// Brings a run to its end: accounts for everything that has been read.
@@ -336,9 +400,10 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>) -> Exit {
         Some(Stop::Signal(signal)) => Exit::Signal(*signal),
         Some(Stop::ReaderGone) => Exit::READER_GONE,
         Some(Stop::Overflow) => Exit::Overflow,
+        Some(Stop::NoStore(_)) => Exit::NoTurn,
         Some(Stop::Failed(_)) | None => Exit::Failed,
     };
-    if let Some(Stop::Failed(why)) = &stop {
+    if let Some(Stop::Failed(why) | Stop::NoStore(why)) = &stop {
         voice.say(why);
     }
     match &shared.dropped {

@@ -14,10 +14,14 @@
 //! arrived is offered. An item is *waiting* until it leaves, *leaving* until it is written. What has arrived and is not
 //! decided on stands at the *mouth*.
 
-use crate::pacer::{self, Pacer, Rest, State, Ticks};
+mod sharing;
+
+use crate::pacer::{self, Departure, Pacer, Rest, State, Ticks};
 use crate::rate::Unit;
 use crate::run::{Layout, Run, Slice, Weight};
+use crate::shared::ledger::Settings;
 use hashbrown::HashTable;
+use sharing::Sharing;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -65,6 +69,8 @@ pub struct Config {
     pub replays: bool,
     /// Whether to remember what became of each item, for `take_outcomes`.
     pub trace: bool,
+    /// Where the rate is shared: how slots are reserved.
+    pub shared: Option<Settings>,
 }
 
 /// Which part of an item a run is.
@@ -238,11 +244,17 @@ struct Queue {
     due: u64,
     /// With keys: number, arrival and due time of the head as they stand in the lists of the bucket.
     listed: Option<(u64, u64, u64)>,
+    /// With a shared rate: what more has turned up of an item that has left, and is not reserved.
+    owed: u64,
+    /// It is to be asked for,
+    asking: bool,
+    /// or again when the store may be back.
+    held: bool,
 }
 
 impl Queue {
     const fn new() -> Queue {
-        Queue { waiting: VecDeque::new(), units: 0, due: NEVER, listed: None }
+        Queue { waiting: VecDeque::new(), units: 0, due: NEVER, listed: None, owed: 0, asking: false, held: false }
     }
 }
 
@@ -286,6 +298,7 @@ enum Event {
     Depart,
     Offer,
     Decide,
+    Ask,
 }
 
 /// An item that nothing is known of.
@@ -327,6 +340,10 @@ pub struct Bucket {
     blocked: bool,
     /// All events up to this instant have happened.
     at: u64,
+    /// The latest instant that anybody has told of: what happens at `at` may be late.
+    now: u64,
+    /// Where slots come from if the rate is shared.
+    sharing: Option<Box<Sharing>>,
     overflowed: bool,
     waiting_items: u64,
     waiting_bytes: u64,
@@ -366,6 +383,8 @@ impl Bucket {
             open: None,
             blocked: false,
             at: 0,
+            now: 0,
+            sharing: config.shared.map(|settings| Box::new(Sharing::new(settings))),
             overflowed: false,
             waiting_items: 0,
             waiting_bytes: 0,
@@ -547,7 +566,8 @@ impl Bucket {
     }
 
     fn plug_of(&self, due: Ticks) -> u64 {
-        if self.config.pacer.keeps_real_time() {
+        // What has left at a shared rate and is late cannot be made up for by any pacer.
+        if self.config.pacer.keeps_real_time() && self.sharing.is_none() {
             return NEVER;
         }
         self.config.pacer.ceil_ns(due).saturating_add(self.config.catch_up)
@@ -567,11 +587,17 @@ impl Bucket {
     fn next(&self) -> Option<(u64, Event)> {
         let depart = self.next_departure().map(|at| (at, Event::Depart));
         // The usual case first: nothing can expire and nobody stands at the mouth.
-        if self.config.max_age.is_none() && self.mouth.is_empty() {
+        if self.config.max_age.is_none() && self.mouth.is_empty() && self.sharing.is_none() {
             return depart;
         }
         let expire = self.next_expiry().map(|at| (at, Event::Expire));
-        [expire, depart, self.next_at_mouth()].into_iter().flatten().min()
+        [expire, depart, self.next_at_mouth(), self.next_ask()].into_iter().flatten().min()
+    }
+
+    /// Nothing is reserved while stdout takes nothing: it would be late, and others may need it.
+    fn next_ask(&self) -> Option<(u64, Event)> {
+        let sharing = self.sharing.as_ref().filter(|_| !self.blocked)?;
+        sharing.next_ask().map(|at| (at.max(self.at), Event::Ask))
     }
 
     fn next_departure(&self) -> Option<u64> {
@@ -622,6 +648,7 @@ impl Bucket {
 
     /// Lets everything happen that happens up to `now` (real time).
     pub fn advance(&mut self, now: u64) {
+        self.now = self.now.max(now);
         while let Some((at, event)) = self.next().filter(|(at, _)| *at <= now) {
             self.at = at;
             match event {
@@ -629,6 +656,7 @@ impl Bucket {
                 Event::Depart => self.depart(now),
                 Event::Offer => self.offer(),
                 Event::Decide => self.decide(),
+                Event::Ask => self.ask(),
             }
         }
         self.at = self.at.max(now);
@@ -1096,6 +1124,8 @@ impl Bucket {
         lane.line.waiting.push_back(Waiting { run, part: arrival.part, admitted: at });
         if alone {
             self.refresh(id);
+        } else {
+            self.will_ask(id);
         }
         if self.keyed() {
             self.note_level(id);
@@ -1131,6 +1161,9 @@ impl Bucket {
             && fresh_at <= now
         {
             self.idle.pop_first();
+            if let Some(sharing) = &mut self.sharing {
+                sharing.forget(&self.lanes[id as usize].key);
+            }
             let hash = self.hash(&self.lanes[id as usize].key);
             if let Ok(entry) = self.table.find_entry(hash, |other| *other == id) {
                 entry.remove();
@@ -1168,13 +1201,35 @@ impl Bucket {
 
     /// Works out anew when the head of a lane may leave, after the head or the pacer's state has changed.
     fn refresh(&mut self, id: u32) {
+        self.place(id);
+        self.will_ask(id);
+    }
+
+    /// From when on the head of a lane may leave; `None` if there is none, until a write ends, or until a slot is
+    /// reserved.
+    fn due(&mut self, id: u32) -> Option<Ticks> {
+        let (pacer, lane) = (&self.config.pacer, &self.lanes[id as usize]);
+        let head = lane.line.waiting.front()?;
+        match &mut self.sharing {
+            None => pacer.due(&lane.state, head.admitted, head.run.weight),
+            Some(sharing) => Some(pacer.ticks(sharing.slot(lane, self.now)?).max(head.admitted)),
+        }
+    }
+
+    fn place(&mut self, id: u32) {
         let keyed = self.keyed();
+        let due = self.due(id);
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
-        let due = lane.line.waiting.front().and_then(|head| {
-            let due = pacer.due(&lane.state, head.admitted, head.run.weight)?;
-            Some(pacer.ceil_ns(due))
-        });
+        let due = due.map(|due| pacer.ceil_ns(due));
+        let mut settled = true;
+        if let Some(sharing) = &mut self.sharing {
+            if lane.line.waiting.is_empty() && lane.line.owed == 0 {
+                sharing.give_back(&lane.key);
+            }
+            pacer.set_paid(&mut lane.state, pacer.ticks(sharing.ledger.paid_ns(&lane.key)));
+            settled = lane.line.owed == 0 && !sharing.ledger.has_asked(&lane.key);
+        }
         let head = lane.line.waiting.front().map(|head| (head.run.number, head.run.arrival));
         if keyed {
             if let Some((number, arrival, due)) = lane.line.listed {
@@ -1190,8 +1245,14 @@ impl Bucket {
                     self.oldest.insert((arrival, number, id));
                 }
             } else if lane.leaving == 0 {
-                lane.line = Line::default();
-                let fresh_at = pacer.fresh_at(&lane.state).map_or(NEVER, |fresh_at| pacer.ceil_ns(fresh_at));
+                if !(lane.line.owed > 0 || lane.line.asking || lane.line.held) {
+                    lane.line = Line::default();
+                }
+                let fresh_at = pacer.fresh_at(&lane.state).filter(|_| settled);
+                let fresh_at = fresh_at.map_or(NEVER, |fresh_at| pacer.ceil_ns(fresh_at));
+                if lane.fresh_at != BUSY {
+                    self.idle.remove(&(lane.fresh_at, id));
+                }
                 lane.fresh_at = fresh_at;
                 self.idle.insert((fresh_at, id));
                 return;
@@ -1206,25 +1267,42 @@ impl Bucket {
     /// happens before.
     fn depart(&mut self, now: u64) {
         let id = if self.keyed() { self.departures.first().map_or(0, |first| first.2) } else { 0 };
+        let due = self.due(id);
+        let reached = self.bucket_time(self.at);
+        if self.sharing.is_some() && due.is_none_or(|due| self.config.pacer.ceil_ns(due) > reached) {
+            // What was reserved is void by now.
+            return self.refresh(id);
+        }
+        let due = due.unwrap_or_default();
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
         let Some(mut head) = lane.line.waiting.pop_front() else {
             return;
         };
-        let due = pacer.due(&lane.state, head.admitted, head.run.weight).unwrap_or_default();
         let until = if self.config.max_keys.is_some() || !self.mouth.is_empty() {
             due
         } else {
             let oldest = self.config.max_age.map_or(NEVER, |age| head.run.arrival.saturating_add(age).max(self.at));
             let real = now.min(oldest).saturating_sub(self.accounts.forgiven);
             let plug = self.leaving.front().map_or(due, |front| front.due);
-            let plug = match pacer.keeps_real_time() {
+            let plug = match pacer.keeps_real_time() && self.sharing.is_none() {
                 true => NEVER,
                 false => pacer.ceil_ns(plug).saturating_add(self.config.catch_up),
             };
             pacer.ticks(real.min(plug))
         };
-        let departure = pacer.leave(&mut lane.state, due, head.run.weight, head.run.count, until);
+        let departure = match &mut self.sharing {
+            None => pacer.leave(&mut lane.state, due, head.run.weight, head.run.count, until),
+            Some(sharing) => {
+                let units = pacer::units(sharing.unit, head.run.weight);
+                // What waited for nothing but its slot leaves slot by slot, what comes after it all at once.
+                let on_time = pacer.ticks(sharing.ledger.slot(&lane.key, units, self.now).unwrap_or(0)) == due;
+                let (until, step) = if on_time { (until, pacer.step(head.run.weight)) } else { (due, 0) };
+                let count = sharing.ledger.ready(&lane.key, units, pacer.floor_ns(until)).min(head.run.count);
+                sharing.ledger.take(&lane.key, units.saturating_mul(count));
+                Departure { count, due, step }
+            }
+        };
         lane.last = pacer::units(self.config.capacity_unit, head.run.weight);
         if departure.count < head.run.count {
             let run = head.run.split_to(departure.count, &self.config.layout);
@@ -1266,11 +1344,16 @@ impl Bucket {
     fn let_go(&mut self, id: u32, run: Run, part: Part, due: Ticks, step: Ticks) {
         let lane = &mut self.lanes[id as usize];
         if matches!(part, Part::Middle | Part::Last) {
-            self.config.pacer.charge(&mut lane.state, run.weight);
+            match &self.sharing {
+                None => self.config.pacer.charge(&mut lane.state, run.weight),
+                Some(sharing) if sharing.unit == Unit::Items => {}
+                Some(sharing) => lane.line.owed = lane.line.owed.saturating_add(pacer::units(sharing.unit, run.weight)),
+            }
         }
         lane.leaving += 1;
         self.leaving_bytes += run.slice.len() as u64;
         self.leaving.push_back(Leaving { run, part, lane: id, due, step, written: 0 });
+        self.will_ask(id);
     }
 
     /// Appends to `slices` what has left and is not written, oldest first, up to `most` slices. While they are being
@@ -1366,6 +1449,9 @@ impl Bucket {
 
     /// Forgives what the write that ended at `at` was late by beyond the catch-up.
     fn forgive(&mut self, due: Ticks, at: u64) {
+        if self.sharing.is_some() {
+            return;
+        }
         let plug = self.plug_of(due);
         self.accounts.forgiven += at.saturating_sub(self.accounts.forgiven).saturating_sub(plug);
     }

@@ -258,6 +258,7 @@ impl Config {
                 count_bytes: chunks,
                 replays: cli.replay.is_some(),
                 trace: cli.simulate,
+                shared: shared.as_ref().map(|shared| shared.settings(catch_up)),
             },
             tick,
             lockstep: cli.lockstep,

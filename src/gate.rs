@@ -7,8 +7,8 @@ use crate::clock::{Clock, Monotonic, SECOND};
 use crate::exit::Exit;
 use crate::fd::{self, Ear};
 use crate::pipeline::Voice;
+use crate::shared;
 use crate::shared::client::{Client, Timer, Turn};
-use crate::shared::{self, StoreError};
 use crate::signals;
 use anyhow::{Context, bail};
 use signal_hook::consts::SIGUSR1;
@@ -117,8 +117,7 @@ pub fn run(gate: &Config, voice: &Voice) -> anyhow::Result<Exit> {
             return Ok(Exit::NoTurn);
         }
         Err(error) => {
-            voice.say(&error);
-            return Ok(if matches!(error, StoreError::Outage(_)) { Exit::NoTurn } else { Exit::Failed });
+            return Ok(voice.refuse(&error));
         }
         Ok(Turn::Go | Turn::Interrupted) => {}
     }

@@ -5,9 +5,14 @@ use crate::config::Config;
 use crate::fd::{Hole, MOST_SLICES, Woken};
 use crate::pipeline::{Core, Shared, Stop, Voice};
 use crate::run::Slice;
+use crate::shared::StoreError;
+use crate::shared::background::Background;
+use crate::shared::ledger::OnOutage;
 use crossbeam_channel::Sender;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Lets items out.
 #[derive(Debug)]
@@ -18,7 +23,20 @@ pub struct Leaker<C, H> {
     used: Sender<Vec<u8>>,
     lockstep: bool,
     voice: Voice,
+    store: Option<Store>,
 }
+
+/// Where the rate is shared.
+#[derive(Debug)]
+pub struct Store {
+    /// Makes the calls.
+    pub calls: Background,
+    /// What to say of an outage.
+    pub on_outage: OnOutage,
+}
+
+/// How long the end waits for units to be given back, each time that something comes of it.
+const FAREWELL: Duration = Duration::from_millis(50);
 
 /// What became of the last write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +65,13 @@ impl Step {
 impl<C: Clock, H: Hole> Leaker<C, H> {
     /// A leaker that lets items out through `hole` and sends back the blocks it has `used`.
     pub fn new(shared: Arc<Shared>, clock: C, hole: H, used: Sender<Vec<u8>>, config: &Config) -> Leaker<C, H> {
-        Leaker { shared, clock, hole, used, lockstep: config.lockstep, voice: Voice::new(config.quiet) }
+        Leaker { shared, clock, hole, used, lockstep: config.lockstep, voice: Voice::new(config.quiet), store: None }
+    }
+
+    /// Takes slots from `store`.
+    #[must_use]
+    pub fn share(self, store: Option<Store>) -> Leaker<C, H> {
+        Leaker { store, ..self }
     }
 
     /// Lets items out until the run ends.
@@ -55,6 +79,19 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
         crate::fd::wake_me_exactly();
         if let Err(stop) = self.leak() {
             self.shared.stop(stop);
+        }
+        if let Some(Store { calls, .. }) = self.store.take() {
+            // What is asked for and not answered yet goes back, too.
+            let mut core = self.shared.lock();
+            while core.bucket.is_asking()
+                && let Some(answer) = calls.last_answer(FAREWELL)
+            {
+                // How the run ends is settled already.
+                let _ = core.bucket.answered(answer);
+            }
+            let returned = core.bucket.give_up();
+            drop(core);
+            calls.finish(returned, FAREWELL);
         }
     }
 
@@ -72,6 +109,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             let mut core = shared.lock();
             core.tell(progress, now);
             core.account(last, now, no_room, busy);
+            self.hear(&mut core);
             core.bucket.advance(now);
             self.recycle(&mut slices);
             let blocked = progress == Progress::Blocked;
@@ -99,8 +137,9 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             core.blocked_since = if no_room { now } else { 0 };
             let until = core.next_wake();
             core.asleep_until = slices.is_empty().then_some(until.unwrap_or(u64::MAX));
+            let calls = core.bucket.has_calls().then(|| core.bucket.take_calls());
             let stop = core.stop.clone();
-            let drained = core.ended && core.bucket.is_empty();
+            let drained = core.ended && core.bucket.is_empty() && !core.bucket.owes();
             shared.publish(&mut core);
             drop(core);
             self.voice.notice(notices);
@@ -109,6 +148,14 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                 Some(stop) => return self.stop(&stop, step.in_pipe),
                 None if drained => return Ok(()),
                 None => {}
+            }
+            if let (Some(store), Some((calls, returned))) = (&self.store, calls) {
+                store.calls.give_back(returned);
+                if !calls.into_iter().all(|call| store.calls.call(call)) {
+                    return Err(Stop::Failed(
+                        "the thread of the shared bucket has panicked; please report this".into(),
+                    ));
+                }
             }
             (progress, unfinished) = if slices.is_empty() {
                 let progress = match self.wait(until, blocked)? {
@@ -128,6 +175,20 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                     Progress::Blocked => (Progress::Blocked, true),
                 }
             };
+        }
+    }
+
+    /// Tells the bucket what came of the calls for its slots.
+    fn hear(&self, core: &mut Core) {
+        let Some(store) = &self.store else { return };
+        self.shared.answered.store(false, Ordering::SeqCst);
+        while let Some(answer) = store.calls.answer() {
+            match core.bucket.answered(answer) {
+                Ok(notices) => notices.iter().for_each(|notice| self.voice.notice_shared(notice, store.on_outage)),
+                Err(_) if core.stop.is_some() => {}
+                Err(StoreError::Outage(why)) => core.stop = Some(Stop::NoStore(why)),
+                Err(StoreError::Refused(why)) => core.stop = Some(Stop::Failed(why)),
+            }
         }
     }
 
@@ -220,7 +281,8 @@ impl Core {
 
     /// When the leaker has something to do, above 1000 items a second not before a tick after the last time.
     pub fn next_wake(&self) -> Option<u64> {
-        let next = if self.bucket.wants_writing() { Some(0) } else { self.bucket.next_event() };
+        let next =
+            if self.bucket.wants_writing() || self.bucket.has_calls() { Some(0) } else { self.bucket.next_event() };
         Some(next?.max(self.last_batch.saturating_add(self.tick)))
     }
 }

@@ -4,25 +4,28 @@
 //! written go back to the reader through a bounded channel. The leaker sleeps in a poll and is called by a bell; the
 //! reader waits for room on a condition.
 
-use crate::bucket::{Accounts, Bucket, Notice};
+use crate::bucket::{Accounts, Bucket, Notice, Overflow};
 use crate::clock::{Clock as _, Monotonic};
 use crate::config::{Config, Follow};
 use crate::counters::{Counters, Lateness, Pace};
 use crate::exit::Exit;
 use crate::fd::{self, Bell, Ear, Input, Output};
 use crate::intake::{Faults, Intake};
-use crate::leaker::Leaker;
+use crate::leaker::{Leaker, Store};
 use crate::progress::{self, Look, Progress};
 use crate::reader::Reader;
 use crate::report::Report;
 use crate::run::Slice;
+use crate::shared::background::Background;
 use crate::shared::ledger::{self, OnOutage};
+use crate::shared::{self, StoreError};
 use crate::{clock, follow, metrics, signals};
 use anyhow::Context;
 use signal_hook::consts::SIGHUP;
 use std::fs::File;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -36,6 +39,8 @@ pub enum Stop {
     ReaderGone,
     /// The bucket overflowed under `Overflow::Fail`.
     Overflow,
+    /// The shared bucket is away, and that is to end the run.
+    NoStore(String),
     /// Something could not be done.
     Failed(String),
 }
@@ -100,15 +105,23 @@ pub struct Shared {
     pub leaker_bell: Bell,
     /// Ends the reader's wait for input.
     pub reader_bell: Bell,
+    /// Calls for slots of a shared rate are answered, and the leaker has been called for that.
+    pub answered: AtomicBool,
     /// Where what is not emitted goes.
     dropped: Option<Dropped>,
 }
 
 impl Shared {
     /// What the threads of a run of `config` share before it begins.
-    pub fn new(config: &Config, dropped: Option<Dropped>, leaker_bell: Bell, reader_bell: Bell) -> Shared {
+    pub fn new(
+        config: &Config,
+        bucket: Bucket,
+        dropped: Option<Dropped>,
+        leaker_bell: Bell,
+        reader_bell: Bell,
+    ) -> Shared {
         let core = Core {
-            bucket: Bucket::new(config.bucket.clone(), dropped.is_some()),
+            bucket,
             ended: false,
             stop: None,
             asleep_until: None,
@@ -130,6 +143,7 @@ impl Shared {
             counters: Counters::default(),
             leaker_bell,
             reader_bell,
+            answered: AtomicBool::new(false),
             dropped,
         }
     }
@@ -260,6 +274,12 @@ impl Voice {
         }
     }
 
+    /// Says why a shared bucket cannot be had; how that ends the run.
+    pub fn refuse(&self, error: &StoreError) -> Exit {
+        self.say(error);
+        if error.is_outage() { Exit::NoTurn } else { Exit::Failed }
+    }
+
     /// Says what there is to say about a shared bucket.
     pub fn notice_shared(&self, notice: &ledger::Notice, on_outage: OnOutage) {
         match (notice, on_outage) {
@@ -282,7 +302,7 @@ impl Voice {
 /// # Errors
 /// If the run cannot begin.
 pub fn run(mut config: Config) -> anyhow::Result<Exit> {
-    let clock = Monotonic::start();
+    let clock = if config.shared.is_some() { Monotonic::sleepless() } else { Monotonic::start() };
     let began = clock::utc();
     config.bucket.pacer.begin_at(began);
     let voice = Voice::new(config.quiet);
@@ -299,7 +319,12 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         output.grow();
         input.grow();
     }
-    let shared = Arc::new(Shared::new(&config, dropped, leaker_bell, reader_bell));
+    let mut bucket = Bucket::new(config.bucket.clone(), dropped.is_some());
+    let store = match config.shared.as_ref().map(|shared| open(shared, &config, &mut bucket, clock)).transpose() {
+        Ok(store) => store,
+        Err(error) => return Ok(voice.refuse(&error)),
+    };
+    let shared = Arc::new(Shared::new(&config, bucket, dropped, leaker_bell, reader_bell));
     let report = Report::new(&config, clock);
     let (at_signal, asked) = (Arc::clone(&shared), report.clone());
     let for_signals = Arc::clone(&shared);
@@ -309,7 +334,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     };
     let summary = move || {
         // Nobody waits for a stderr that takes nothing.
-        let summary = asked.summary(&at_signal.lock());
+        let summary = asked.summary(&at_signal.lock(), None);
         progress::aside(&summary);
     };
     let signalled = move |signal| match &reread {
@@ -328,23 +353,50 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let reader =
         thread::Builder::new().name("reader".into()).spawn(move || reader.run()).context("could not start a thread")?;
     let leaker = Leaker::new(Arc::clone(&shared), clock, output, used, &config);
+    let leaker = leaker.share(match (store, &config.shared) {
+        (Some(store), Some(shared::Config { on_outage, .. })) => {
+            let ringer = Arc::clone(&shared);
+            let wake = move || {
+                if !ringer.answered.swap(true, Ordering::SeqCst) {
+                    ringer.leaker_bell.ring();
+                }
+            };
+            let calls = Background::start(store, move || clock.now(), wake).context("could not start a thread")?;
+            Some(Store { calls, on_outage: *on_outage })
+        }
+        _ => None,
+    });
     let leaker =
         thread::Builder::new().name("leaker".into()).spawn(move || leaker.run()).context("could not start a thread")?;
     if let Some(ear) = ear {
         let (shared, report) = (Arc::clone(&shared), report.clone());
+        let config = config.clone();
         let follow = move || follow_rate(config, began, clock, &ear, &shared, &report);
         thread::Builder::new().name("follow".into()).spawn(follow).context("could not start a thread")?;
     }
     if leaker.join().is_err() {
         shared.stop(Stop::Failed("the leaker thread has panicked; please report this".into()));
     }
-    let exit = end(&shared, &voice, reader, progress);
+    let mut exit = end(&shared, &voice, reader, progress);
     if let Some(metrics) = metrics {
         metrics.finish(&voice);
     }
     let core = shared.lock();
     voice.notice_faults(&core.faults);
-    report.conclude(&core, &voice);
+    let level = match &config.shared {
+        // What is left of a shared bucket is of interest when there is nothing else to say.
+        Some(shared) if config.stats.is_some() && config.bucket.max_keys.is_none() && exit == Exit::Done => {
+            match shared.open().and_then(|mut store| store.peek(b"")) {
+                Ok(level) => Some(level),
+                Err(error) => {
+                    exit = voice.refuse(&error);
+                    None
+                }
+            }
+        }
+        _ => None,
+    };
+    report.conclude(&core, level, &voice);
     Ok(exit)
 }
 
@@ -377,6 +429,25 @@ fn follow_rate(mut config: Config, began: i128, clock: Monotonic, ear: &Ear, sha
         Ok(())
     };
     follow::follow(&path, text, ear, change, |why| voice.warn(format!("{given}: {why}; the rate stays as it was")));
+}
+
+/// Opens a shared bucket. Where an arrival may be dropped the level counts from the first one on, so it is looked at.
+fn open(
+    shared: &shared::Config,
+    config: &Config,
+    bucket: &mut Bucket,
+    clock: Monotonic,
+) -> Result<Box<dyn shared::Store + Send>, StoreError> {
+    let mut store = shared.open()?;
+    if config.bucket.overflow != Overflow::Block && config.bucket.max_keys.is_none() {
+        match store.peek(b"") {
+            Ok(level) => bucket.heard(level.ahead_ns, clock.now()),
+            Err(error) if !error.is_outage() => return Err(error),
+            // Whether that ends the run is told when a slot is needed.
+            Err(_) => {}
+        }
+    }
+    Ok(store)
 }
 
 /// Brings a run to its end: accounts for everything that has been read.
@@ -414,9 +485,10 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>, progress:
         Some(Stop::Signal(signal)) => Exit::Signal(*signal),
         Some(Stop::ReaderGone) => Exit::READER_GONE,
         Some(Stop::Overflow) => Exit::Overflow,
+        Some(Stop::NoStore(_)) => Exit::NoTurn,
         Some(Stop::Failed(_)) | None => Exit::Failed,
     };
-    if let Some(Stop::Failed(why)) = &stop {
+    if let Some(Stop::Failed(why) | Stop::NoStore(why)) = &stop {
         voice.say(why);
     }
     match &shared.dropped {

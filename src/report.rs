@@ -8,6 +8,7 @@ use crate::pipeline::{Core, Voice};
 use crate::progress;
 use crate::rate::{Rate, Unit};
 use crate::run::Weight;
+use crate::shared::{Config as Shared, Level};
 use serde_json::json;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,8 +21,10 @@ pub struct Report {
     pace: Arc<Mutex<Pace>>,
     bytes: bool,
     keyed: bool,
-    /// Warming up is slower than the rate on purpose, so there is no telling whether it was reached.
+    /// Warming up is slower than the rate on purpose, and so is a share of it: there is no telling whether it was reached.
     paced: bool,
+    /// How much earlier than at its place in the shared bucket something may leave, in nanoseconds.
+    credit: u64,
 }
 
 impl Report {
@@ -33,7 +36,8 @@ impl Report {
             pace: Arc::new(Mutex::new(Pace::of(config))),
             bytes: config.bucket.count_bytes,
             keyed: config.bucket.max_keys.is_some(),
-            paced: !config.bucket.pacer.warms_up(),
+            paced: !config.bucket.pacer.warms_up() && config.shared.is_none(),
+            credit: config.shared.as_ref().map_or(0, |Shared { terms, .. }| terms.pace.span_ns(terms.credit(1))),
         }
     }
 
@@ -47,16 +51,16 @@ impl Report {
         *self.pace.lock().unwrap_or_else(PoisonError::into_inner) = pace;
     }
 
-    /// A summary of the run so far.
-    pub fn summary(&self, core: &Core) -> String {
+    /// A summary of the run so far, with how full the shared bucket is if that is known.
+    pub fn summary(&self, core: &Core, level: Option<Level>) -> String {
         match self.format {
-            Some(Format::Json) => self.json(core),
-            Some(Format::Text) | None => self.text(core),
+            Some(Format::Json) => self.json(core, level),
+            Some(Format::Text) | None => self.text(core, level),
         }
     }
 
     /// Says at the end what has to be said, and prints the summary if one was asked for.
-    pub fn conclude(&self, core: &Core, voice: &Voice) {
+    pub fn conclude(&self, core: &Core, level: Option<Level>, voice: &Voice) {
         let accounts = core.bucket.accounts();
         if let Some((rate, percent)) = self.shortfall(core) {
             voice.warn(format!(
@@ -77,7 +81,7 @@ impl Report {
             ));
         }
         if self.format.is_some() {
-            progress::aside(&self.summary(core));
+            progress::aside(&self.summary(core, level));
         }
     }
 
@@ -114,7 +118,12 @@ impl Report {
         }
     }
 
-    fn json(&self, core: &Core) -> String {
+    /// How long an arrival of cost 1 would wait for its slot.
+    fn wait(&self, level: Level) -> u64 {
+        level.ahead_ns.saturating_sub(self.credit)
+    }
+
+    fn json(&self, core: &Core, level: Option<Level>) -> String {
         let accounts = core.bucket.accounts();
         let lateness = &core.lateness;
         let pace = self.pace();
@@ -141,6 +150,7 @@ impl Report {
                 "max": lateness.longest(),
             },
             "forgiven_ns": accounts.forgiven,
+            "shared": level.map(|level| json!({"level": level.units(), "wait_ns": self.wait(level)})),
             "level_max": accounts.level_max as f64 / 1000.0,
             "blocked_ns": core.blocked_ns,
             "late_stamps": core.faults.late,
@@ -150,7 +160,7 @@ impl Report {
         .to_string()
     }
 
-    fn text(&self, core: &Core) -> String {
+    fn text(&self, core: &Core, level: Option<Level>) -> String {
         let accounts = core.bucket.accounts();
         let ms = |ns: u64| format!("{:.3} ms", ns as f64 / 1e6);
         let seconds = |ns: u64| ns as f64 / SECOND as f64;
@@ -173,6 +183,13 @@ impl Report {
             let reached =
                 reached.map_or("nothing had to wait".into(), |reached| format!("{reached:.3}/s while items waited"));
             text += &format!("leaky: {rate} asked, {reached}\n");
+        }
+        if let Some(level) = level {
+            text += &format!(
+                "leaky: the shared bucket has level {:.3}; an arrival would wait {:.3} s\n",
+                level.units(),
+                seconds(self.wait(level)),
+            );
         }
         text + &format!(
             "leaky: late by {} (median), {} (99 %), {} (most); level {} at most; output blocked {:.3} s",

@@ -2,7 +2,7 @@
 
 use crate::harness::shared;
 use clap::Parser;
-use leaky::bucket::{Arrival, Part};
+use leaky::bucket::{Arrival, Bucket, Part};
 use leaky::cli::Cli;
 use leaky::clock::{Clock, Virtual};
 use leaky::config::Config;
@@ -90,7 +90,8 @@ impl Hole for Fake {
 fn departures(args: &str, arrivals: &[u64], late: &[u64], write: &[u64]) -> Vec<u64> {
     let config = config(args);
     let ((leaker_bell, _ear), (reader_bell, _other)) = (fd::bell().unwrap(), fd::bell().unwrap());
-    let shared = Arc::new(Shared::new(&config, None, leaker_bell, reader_bell));
+    let shared =
+        Arc::new(Shared::new(&config, Bucket::new(config.bucket.clone(), false), None, leaker_bell, reader_bell));
     let (clock, departures) = (Virtual::default(), Arc::new(Mutex::new(Vec::new())));
     let mut hole = Fake {
         shared: Arc::clone(&shared),

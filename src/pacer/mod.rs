@@ -426,6 +426,23 @@ impl Pacer {
         })
     }
 
+    /// From elsewhere it is known that all will be paid for at `paid`.
+    pub fn set_paid(&self, state: &mut State, paid: Ticks) {
+        for memory in &mut state.memory {
+            match memory {
+                Memory::Slot(slot) => *slot = paid,
+                Memory::Token(memory) => memory.set_tat(paid),
+                Memory::WarmUp(_) | Memory::Fixed(_) | Memory::Sliding(_) => {}
+            }
+        }
+    }
+
+    /// Ticks that the strictest rate has an item of weight `weight` take.
+    pub fn step(&self, weight: Weight) -> Ticks {
+        let step = |limit: &Limit| limit.period.saturating_mul(u128::from(units(limit.unit, weight)));
+        self.limits.iter().map(step).max().unwrap_or(0)
+    }
+
     /// From when on `state` is that of a bucket nobody has used; `None` until a write ends.
     pub fn fresh_at(&self, state: &State) -> Option<Ticks> {
         self.limits.iter().zip(&state.memory).try_fold(0, |at, (limit, memory)| {
@@ -451,7 +468,8 @@ impl Pacer {
         ns(div(ticks.saturating_add(u128::from(self.ticks_per_ns) - 1), self.ticks_per_ns))
     }
 
-    fn floor_ns(&self, ticks: Ticks) -> u64 {
+    /// The last nanosecond that is not after `ticks`.
+    pub fn floor_ns(&self, ticks: Ticks) -> u64 {
         ns(div(ticks, self.ticks_per_ns))
     }
 }

@@ -33,7 +33,7 @@ impl Memory {
         u128::from(self.tat[0]) << 64 | u128::from(self.tat[1])
     }
 
-    fn set_tat(&mut self, tat: Ticks) {
+    pub fn set_tat(&mut self, tat: Ticks) {
         self.tat = [(tat >> 64) as u64, tat as u64];
     }
 

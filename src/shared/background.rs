@@ -82,6 +82,12 @@ impl Background {
         self.answers.try_recv().ok()
     }
 
+    /// An answer, if one comes within `patience`; no call is begun any more.
+    pub fn last_answer(&self, patience: Duration) -> Option<Answer> {
+        self.ending.store(true, Ordering::Relaxed);
+        self.answers.recv_timeout(patience).ok()
+    }
+
     /// Gives units back and waits for that as long as `patience` lets it: a server that hangs must not hold up the end.
     pub fn finish(self, returned: Vec<Returned>, patience: Duration) {
         self.ending.store(true, Ordering::Relaxed);

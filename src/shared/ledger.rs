@@ -129,6 +129,16 @@ impl Ledger {
         self.retry_at
     }
 
+    /// Whether a call is under way.
+    pub fn calling(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    /// Whether one is for this key.
+    pub fn has_asked(&self, key: &[u8]) -> bool {
+        self.lanes.get(key).is_some_and(|lane| lane.asked)
+    }
+
     /// What to ask now, so that the head has a slot and a batch is ahead. A call handed out counts as asked.
     pub fn ask(&mut self, key: &[u8], need: Need, now: u64) -> Ask {
         let head = need.cost.max(1);
@@ -236,6 +246,18 @@ impl Ledger {
         due
     }
 
+    /// How many items of this cost may leave in a row by `until`, the first of which may anyway; not more than are known
+    /// to be one T apart each.
+    pub fn ready(&self, key: &[u8], cost: u64, until: u64) -> u64 {
+        let grant = self.lanes.get(key).and_then(|lane| lane.grants.front());
+        match grant {
+            Some(grant) if cost > 0 && !grant.local && grant.terms.burst() == 1 => {
+                grant.passed(until, 0).div_ceil(cost).min(grant.left() / cost).max(1)
+            }
+            _ => 1,
+        }
+    }
+
     /// Uses up the units of an item that leaves.
     pub fn take(&mut self, key: &[u8], cost: u64) {
         let Some(lane) = self.lanes.get_mut(key) else { return };
@@ -257,6 +279,18 @@ impl Ledger {
         self.lanes.get(key).map_or(0, |lane| lane.tat_ns.saturating_sub(now))
     }
 
+    /// When all would be paid for if nothing were reserved here, as far as is known.
+    pub fn paid_ns(&self, key: &[u8]) -> u64 {
+        let Some(lane) = self.lanes.get(key) else { return 0 };
+        let reserved = lane.grants.iter().map(|grant| grant.terms.pace.span_ns(grant.left()));
+        reserved.fold(lane.tat_ns, u64::saturating_sub)
+    }
+
+    /// Somebody has looked: the shared TAT is `ahead_ns` ahead of `now`.
+    pub fn heard(&mut self, key: &[u8], ahead_ns: u64, now: u64) {
+        lane_of(&mut self.lanes, key).tat_ns = now.saturating_add(ahead_ns);
+    }
+
     /// How many units are reserved and unused.
     pub fn reserved(&self, key: &[u8]) -> u64 {
         self.lanes.get(key).map_or(0, Lane::reserved)
@@ -273,6 +307,7 @@ impl Ledger {
             if let Some(span) = pace.span(grant.left()).filter(|_| !grant.local) {
                 let end = grant.end();
                 lane.floor = end.minus(span, pace.n());
+                lane.tat_ns = lane.tat_ns.saturating_sub(pace.ns(span));
                 back.push(Returned { key: key.to_vec(), end, back: span });
             }
         }

@@ -224,8 +224,6 @@ struct Lane {
     line: Line,
     /// What the last item that left weighs, in units of the capacity.
     last: u64,
-    /// Runs that are leaving.
-    leaving: u32,
     /// With keys: when it is as good as new, in bucket time, if it is known to be idle; `BUSY` otherwise.
     fresh_at: u64,
     key: Box<[u8]>,
@@ -238,6 +236,8 @@ struct Line(Option<Box<Queue>>);
 #[derive(Debug)]
 struct Queue {
     waiting: VecDeque<Waiting>,
+    /// Runs that are leaving.
+    leaving: u32,
     /// What waits, in units of the capacity.
     units: u64,
     /// When the head may leave, in bucket time; `NEVER` without one.
@@ -254,7 +254,16 @@ struct Queue {
 
 impl Queue {
     const fn new() -> Queue {
-        Queue { waiting: VecDeque::new(), units: 0, due: NEVER, listed: None, owed: 0, asking: false, held: false }
+        Queue {
+            waiting: VecDeque::new(),
+            leaving: 0,
+            units: 0,
+            due: NEVER,
+            listed: None,
+            owed: 0,
+            asking: false,
+            held: false,
+        }
     }
 }
 
@@ -1244,7 +1253,7 @@ impl Bucket {
                 if self.config.max_age.is_some() {
                     self.oldest.insert((arrival, number, id));
                 }
-            } else if lane.leaving == 0 {
+            } else if lane.line.leaving == 0 {
                 if !(lane.line.owed > 0 || lane.line.asking || lane.line.held) {
                     lane.line = Line::default();
                 }
@@ -1350,7 +1359,7 @@ impl Bucket {
                 Some(sharing) => lane.line.owed = lane.line.owed.saturating_add(pacer::units(sharing.unit, run.weight)),
             }
         }
-        lane.leaving += 1;
+        lane.line.leaving += 1;
         self.leaving_bytes += run.slice.len() as u64;
         self.leaving.push_back(Leaving { run, part, lane: id, due, step, written: 0 });
         self.will_ask(id);
@@ -1436,7 +1445,7 @@ impl Bucket {
             }
             if whole {
                 self.leaving.pop_front();
-                self.lanes[lane as usize].leaving -= 1;
+                self.lanes[lane as usize].line.leaving -= 1;
             }
             if whole_or_ended && (self.keyed() || self.config.pacer.keeps_real_time()) {
                 self.refresh(lane);
@@ -1476,7 +1485,7 @@ impl Bucket {
                 back.run = run.split_to(1, &self.config.layout);
                 self.leaving.push_back(back);
             } else {
-                self.lanes[id as usize].leaving -= 1;
+                self.lanes[id as usize].line.leaving -= 1;
             }
             let bytes = run.slice.len() as u64;
             self.leaving_bytes -= bytes;
@@ -1523,7 +1532,7 @@ impl Bucket {
                 self.leaving.insert(index, gone.clone());
                 gone.run = rest;
             } else {
-                self.lanes[lane as usize].leaving -= 1;
+                self.lanes[lane as usize].line.leaving -= 1;
             }
             self.leaving_bytes -= gone.run.slice.len() as u64;
             self.config.pacer.ended(
@@ -1660,7 +1669,7 @@ impl Bucket {
 
 impl Lane {
     fn new(pacer: &Pacer, key: Box<[u8]>) -> Lane {
-        Lane { state: pacer.fresh(), line: Line::default(), last: 0, leaving: 0, fresh_at: BUSY, key }
+        Lane { state: pacer.fresh(), line: Line::default(), last: 0, fresh_at: BUSY, key }
     }
 }
 

@@ -26,6 +26,7 @@ use crate::rate::{Rate, Unit};
 use crate::run::Weight;
 use smallvec::SmallVec;
 use std::num::NonZeroU64;
+use std::ops::{Deref, DerefMut};
 
 pub use fixed_window::Align;
 use fixed_window::FixedWindow;
@@ -114,9 +115,46 @@ enum Kind {
 /// What a pacer remembers; one for each key.
 #[derive(Clone, Debug)]
 pub struct State {
-    memory: SmallVec<[Memory; 1]>,
+    memory: Memories,
     /// When the last item left, and its weight: from there a new rate goes on, if there can be one.
     last: Option<Box<(Ticks, Weight)>>,
+}
+
+/// A memory for each rate; for one rate, which is the rule, without a detour.
+#[derive(Clone, Debug)]
+enum Memories {
+    One(Memory),
+    Several(Box<[Memory]>),
+}
+
+impl Deref for Memories {
+    type Target = [Memory];
+
+    fn deref(&self) -> &[Memory] {
+        match self {
+            Memories::One(memory) => std::slice::from_ref(memory),
+            Memories::Several(memories) => memories,
+        }
+    }
+}
+
+impl DerefMut for Memories {
+    fn deref_mut(&mut self) -> &mut [Memory] {
+        match self {
+            Memories::One(memory) => std::slice::from_mut(memory),
+            Memories::Several(memories) => memories,
+        }
+    }
+}
+
+impl FromIterator<Memory> for Memories {
+    fn from_iter<T: IntoIterator<Item = Memory>>(memories: T) -> Memories {
+        let mut memories: SmallVec<[Memory; 1]> = memories.into_iter().collect();
+        match (memories.pop(), memories.is_empty()) {
+            (Some(memory), true) => Memories::One(memory),
+            (last, _) => Memories::Several(memories.into_iter().chain(last).collect()),
+        }
+    }
 }
 
 /// What one rate remembers.
@@ -204,7 +242,7 @@ impl Pacer {
     pub fn take_over(&self, old: &Pacer, state: &State, now: u64) -> State {
         let last = state.last.as_deref().map(|(at, weight)| (self.rescale(*at, old), *weight));
         let (mut followed, mut others) = (None, Vec::new());
-        for (limit, memory) in old.limits.iter().zip(&state.memory) {
+        for (limit, memory) in old.limits.iter().zip(&*state.memory) {
             if limit.followed {
                 followed = Some(memory);
             } else {
@@ -324,7 +362,7 @@ impl Pacer {
         if self.paused {
             return None;
         }
-        self.limits.iter().zip(&state.memory).try_fold(admitted, |due, (limit, memory)| {
+        self.limits.iter().zip(&*state.memory).try_fold(admitted, |due, (limit, memory)| {
             let units = units(limit.unit, weight);
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => Some(*slot),
@@ -354,7 +392,7 @@ impl Pacer {
         if self.limits.is_empty() {
             return Departure { count, due, step: 0 };
         }
-        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
+        for (limit, memory) in self.limits.iter().zip(&mut *state.memory) {
             let units = units(limit.unit, weight);
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, due, units),
@@ -378,7 +416,7 @@ impl Pacer {
     pub fn ended(&self, state: &mut State, due: Ticks, at: u64, weight: Weight, count: u64) {
         // An item that is written at the very nanosecond it was due for was not late by what that was rounded up.
         let ended = if at <= self.ceil_ns(due) { due } else { self.ticks(at) };
-        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
+        for (limit, memory) in self.limits.iter().zip(&mut *state.memory) {
             let units = units(limit.unit, weight).saturating_mul(count);
             match (&limit.kind, memory) {
                 (Kind::Leaky(_) | Kind::WarmUp(_), _) => {}
@@ -397,7 +435,7 @@ impl Pacer {
             last.len = last.len.saturating_add(weight.len);
             last.cost = last.cost.saturating_add(weight.cost);
         }
-        for (limit, memory) in self.limits.iter().zip(&mut state.memory) {
+        for (limit, memory) in self.limits.iter().zip(&mut *state.memory) {
             let units = if limit.unit == Unit::Items { 0 } else { units(limit.unit, weight) };
             match (&limit.kind, memory) {
                 (Kind::Leaky(leaky), Memory::Slot(slot)) => leaky.leave(slot, 0, units),
@@ -412,7 +450,7 @@ impl Pacer {
 
     /// For each rate what is not paid for, seen by an item of weight `weight`.
     pub fn rests<'a>(&'a self, state: &'a State, weight: Weight) -> impl Iterator<Item = Rest> + 'a {
-        self.limits.iter().zip(&state.memory).map(move |(limit, memory)| {
+        self.limits.iter().zip(&*state.memory).map(move |(limit, memory)| {
             let (paid, slot) = match (&limit.kind, memory) {
                 (_, Memory::Slot(slot)) => (*slot, *slot),
                 (Kind::Token(token), Memory::Token(memory)) => {
@@ -428,7 +466,7 @@ impl Pacer {
 
     /// From elsewhere it is known that all will be paid for at `paid`.
     pub fn set_paid(&self, state: &mut State, paid: Ticks) {
-        for memory in &mut state.memory {
+        for memory in &mut *state.memory {
             match memory {
                 Memory::Slot(slot) => *slot = paid,
                 Memory::Token(memory) => memory.set_tat(paid),
@@ -445,7 +483,7 @@ impl Pacer {
 
     /// From when on `state` is that of a bucket nobody has used; `None` until a write ends.
     pub fn fresh_at(&self, state: &State) -> Option<Ticks> {
-        self.limits.iter().zip(&state.memory).try_fold(0, |at, (limit, memory)| {
+        self.limits.iter().zip(&*state.memory).try_fold(0, |at, (limit, memory)| {
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => *slot,
                 (Kind::Token(_), Memory::Token(memory)) => memory.tat(),

@@ -121,7 +121,12 @@ impl TryFrom<Cli> for Config {
 
     fn try_from(cli: Cli) -> Result<Config, Complaint> {
         let follow = follow(&cli)?;
-        Config::build(&cli, follow)
+        let mut config = Config::build(&cli, follow)?;
+        if let Some(follow) = &mut config.follow {
+            // What began as bytes goes on as bytes, also without a limit.
+            follow.cli.bytes |= config.bucket.count_bytes;
+        }
+        Ok(config)
     }
 }
 

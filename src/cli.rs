@@ -4,6 +4,7 @@ use crate::exit::Exit;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser};
 use clap_complete::Shell;
+use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
     name = "leaky",
     version,
     about = "Lets lines, records or bytes from stdin out onto stdout at an exact rate",
-    override_usage = "leaky [OPTIONS] --rate RATE < INPUT > OUTPUT",
+    override_usage = "leaky [OPTIONS] --rate RATE < INPUT > OUTPUT
+       leaky [OPTIONS] --rate RATE --shared WHERE -- COMMAND [ARG...]",
     after_help = "More about each: leaky --help. Everything: man leaky.",
     long_about = "\
 Lets items (lines, records or chunks of bytes) from stdin out onto stdout at an exact rate.
@@ -30,6 +32,8 @@ Examples:
     seq 100 | leaky --rate 5/s --capacity 20 --overflow drop --simulate
   Sample a log, two lines a second for each client, and drop the rest:
     tail -F access.log | leaky --rate 2/s --capacity 20 --key field:1 --overflow drop
+  One limit for many processes: each takes a turn before it runs:
+    xargs -a urls.txt -P8 -n1 leaky --rate 300/min --shared api -- curl -s
   A backup at 10 MiB a second, with a line that tells how it goes:
     leaky --rate 10MiB/s --progress < backup.tar | ssh host 'cat > backup.tar'
   Change the rate while it runs; 0 pauses:
@@ -38,11 +42,11 @@ Examples:
   Replay a log four times as fast, but never above 500 lines a second:
     leaky --replay 'regex:\\[(.*?)\\]' --speed 4 --rate 500/s < access.log | ./resend
 
-Exit status: 0 done, 1 failed, 2 a mistake on the command line, 3 overflow under --overflow fail, 128+n signal n.",
+Exit status: 0 done, 1 failed, 2 a mistake on the command line, 3 overflow under --overflow fail, 75 no turn in \
+time, 126 and 127 COMMAND cannot run or is not found, 128+n signal n.",
     disable_help_flag = true,
     disable_version_flag = true,
     disable_help_subcommand = true,
-    allow_negative_numbers = true,
     next_line_help = false,
     max_term_width = 100
 )]
@@ -201,6 +205,29 @@ pub struct Cli {
     #[arg(long, value_name = "N", help_heading = "Keys", allow_hyphen_values = true)]
     pub max_keys: Option<String>,
 
+    /// Share it: a name, a path or redis://HOST
+    ///
+    /// A name is a state file in $XDG_STATE_HOME/leaky (~/.local/state/leaky), a path is one anywhere else. With
+    /// redis://HOST, rediss://HOST or unix:///SOCKET the bucket is in Redis or Valkey; a password may be given in
+    /// LEAKY_REDIS_PASSWORD instead of in the URL.
+    #[arg(short, long, value_name = "WHERE", help_heading = "Sharing", allow_hyphen_values = true)]
+    pub shared: Option<OsString>,
+
+    /// Which bucket of the server [default]
+    #[arg(long, value_name = "NAME", help_heading = "Sharing", allow_hyphen_values = true)]
+    pub bucket: Option<String>,
+
+    /// Server gone: block, exit or local=RATE
+    ///
+    /// block (default) holds everything until it is back, exit ends with status 75, and local=RATE goes on with a
+    /// bucket of one's own.
+    #[arg(long, value_name = "P", help_heading = "Sharing", allow_hyphen_values = true)]
+    pub on_outage: Option<String>,
+
+    /// Wait for one turn, then become COMMAND
+    #[arg(last = true, value_name = "COMMAND", help_heading = "Sharing")]
+    pub command: Vec<OsString>,
+
     /// Items arrive at their recorded times
     ///
     /// The time is read out of the item by field:N, regex:RE or json:/pointer: epoch numbers, RFC 3339, common log,
@@ -283,7 +310,9 @@ pub fn answer(error: &clap::Error) -> Exit {
                 return complain(format!("'{stray}': a rate is written without a blank, as in 10MiB/s"));
             }
             if !stray.starts_with('-') {
-                return complain(format!("'{stray}': leaky reads stdin; say `< {stray}`"));
+                return complain(format!(
+                    "'{stray}': leaky reads stdin; say `< {stray}`, or `-- {stray}` for a command that waits for its turn"
+                ));
             }
             let meant = error.get(ContextKind::SuggestedArg).map(|meant| format!("did you mean {meant}? "));
             complain(format!("{stray}: there is no such option; {}see leaky --help", meant.unwrap_or_default()))

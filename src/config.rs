@@ -1,10 +1,13 @@
 //! What the options mean: every rule between them stands here, and nowhere else.
 
+mod shared;
+
 use crate::bucket::{self, Overflow};
 use crate::cli::Cli;
 use crate::clock::{MILLISECOND, SECOND};
 use crate::follow::{self, Wanted};
 use crate::frame::{self, Framing};
+use crate::gate;
 use crate::intake;
 use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
 use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Size, Unit};
@@ -35,6 +38,10 @@ pub struct Config {
     pub slow: bool,
     /// On a virtual clock, without waiting.
     pub simulate: bool,
+    /// Where the bucket is shared.
+    pub shared: Option<crate::shared::Config>,
+    /// A turn for a command instead of for items.
+    pub gate: Option<gate::Config>,
     /// Where what is not emitted goes.
     pub dropped: Option<PathBuf>,
     /// Whether and how to print a summary.
@@ -120,6 +127,7 @@ impl TryFrom<Cli> for Config {
     type Error = Complaint;
 
     fn try_from(cli: Cli) -> Result<Config, Complaint> {
+        shared::fit_for_gate(&cli)?;
         let follow = follow(&cli)?;
         let mut config = Config::build(&cli, follow)?;
         if let Some(follow) = &mut config.follow {
@@ -160,6 +168,9 @@ impl Config {
     }
 
     fn build(cli: &Cli, follow: Option<Follow>) -> Result<Config, Complaint> {
+        // A gate's cost is a number.
+        let turn_cost = if cli.command.is_empty() { None } else { cli.cost.clone() };
+        let cli = &Cli { cost: cli.cost.clone().filter(|_| turn_cost.is_none()), ..cli.clone() };
         let (rates, followed) = rates(cli, follow.as_ref())?;
         let framing = framing(cli, &rates)?;
         let chunks = matches!(framing, Framing::Chunks(_));
@@ -208,6 +219,13 @@ impl Config {
         if let (Some((_, option)), true) = (while_running.iter().find(|(given, _)| *given), cli.simulate) {
             return wrong(option, "a simulation is over at once; leave one of the two out");
         }
+        let shared = shared::shared(cli, &rates, &algorithm)?;
+        let gate = match (&shared, rates.first()) {
+            (Some(shared), Some(rate)) if !cli.command.is_empty() => {
+                Some(shared::gate(cli, turn_cost.as_deref(), rate, overflow, catch_up, shared.clone())?)
+            }
+            _ => None,
+        };
         if cli.lockstep && cli.simulate {
             return wrong("--lockstep", "a simulation has no reader to keep step with; leave one of the two out");
         }
@@ -249,6 +267,8 @@ impl Config {
             tick,
             lockstep: cli.lockstep,
             simulate: cli.simulate,
+            shared,
+            gate,
             dropped: cli.dropped.clone(),
             stats: stats(cli)?,
             progress: cli.progress,
@@ -259,7 +279,7 @@ impl Config {
             follow,
             rates,
         };
-        if cli.cost.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
+        if cli.cost.is_none() && config.gate.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
             config.warnings.push("a rate of cost without --cost: every item costs 1".into());
         }
         if cli.verbose {
@@ -648,6 +668,9 @@ fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rat
 
 /// One paragraph about what will happen, in plain words.
 fn understood(config: &Config, algorithm: &Algorithm) -> String {
+    if let Some(gate) = &config.gate {
+        return gate.to_string();
+    }
     let bucket = &config.bucket;
     let chunk = match &config.intake.framing {
         Framing::Chunks(size) => Some(*size as u64),
@@ -718,6 +741,9 @@ fn understood(config: &Config, algorithm: &Algorithm) -> String {
             0 => "lateness is never made up".into(),
             ns => format!("lateness up to {} is made up", time(ns)),
         });
+    }
+    if let Some(shared) = &config.shared {
+        parts.push(format!("the rate is shared at {shared}"));
     }
     if config.intake.replay.is_some() {
         parts.push("items arrive at their recorded times".into());

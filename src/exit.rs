@@ -14,6 +14,12 @@ pub enum Exit {
     Usage,
     /// The bucket overflowed under `--overflow fail`: 3.
     Overflow,
+    /// No turn came in time, or the shared bucket is away under `--on-outage exit`: 75.
+    NoTurn,
+    /// The command of a gate cannot be run: 126.
+    CannotRun,
+    /// The command of a gate is not found: 127.
+    NotFound,
     /// This signal ended it: 128 + its number, really dying of it.
     Signal(c_int),
 }
@@ -29,6 +35,9 @@ impl Exit {
             Exit::Failed => 1,
             Exit::Usage => 2,
             Exit::Overflow => 3,
+            Exit::NoTurn => 75,
+            Exit::CannotRun => 126,
+            Exit::NotFound => 127,
             Exit::Signal(signal) => {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)

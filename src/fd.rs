@@ -78,6 +78,16 @@ impl AsFd for Ear {
 }
 
 impl Ear {
+    /// Waits for a ring, and for `timeout` nanoseconds at most, if any; whether somebody rang. It may end early.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn wait(&self, timeout: Option<u64>) -> io::Result<bool> {
+        let mut fds = [PollFd::from_borrowed_fd(self.0.as_fd(), PollFlags::IN)];
+        poll_for(&mut fds, timeout)?;
+        Ok(!fds[0].revents().is_empty())
+    }
+
     /// Forgets the rings so far.
     pub fn clear(&self) {
         let _ = (&self.0).read(&mut [0; 64]);

@@ -8,6 +8,7 @@ pub mod exit;
 pub mod fd;
 pub mod follow;
 pub mod frame;
+pub mod gate;
 pub mod intake;
 pub mod leaker;
 pub mod metrics;
@@ -20,6 +21,7 @@ pub mod replay;
 pub mod report;
 pub mod run;
 pub mod select;
+pub mod shared;
 pub mod signals;
 pub mod simulate;
 pub mod timestamp;
@@ -39,6 +41,9 @@ pub fn run(config: Config) -> anyhow::Result<Exit> {
     }
     if let Some(understood) = &config.understood {
         voice.say(understood);
+    }
+    if let Some(gate) = &config.gate {
+        return gate::run(gate, &voice);
     }
     if fd::Input::is_terminal() {
         voice.warn("reading from the terminal; end with Ctrl-D");

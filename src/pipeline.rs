@@ -16,6 +16,7 @@ use crate::progress::{self, Look, Progress};
 use crate::reader::Reader;
 use crate::report::Report;
 use crate::run::Slice;
+use crate::shared::ledger::{self, OnOutage};
 use crate::{clock, follow, metrics, signals};
 use anyhow::Context;
 use signal_hook::consts::SIGHUP;
@@ -227,6 +228,22 @@ impl Voice {
                 Notice::KeyBlocks => "--overflow block: one full key makes all others wait; say --overflow drop to drop its items",
                 Notice::KeysFull => "the table of keys is full; say a higher --max-keys",
             });
+        }
+    }
+
+    /// Says what there is to say about a shared bucket.
+    pub fn notice_shared(&self, notice: &ledger::Notice, on_outage: OnOutage) {
+        match (notice, on_outage) {
+            // An own bucket is not what was agreed on, so this is not to be missed.
+            (ledger::Notice::Outage(error), OnOutage::Local(own)) => {
+                self.say(format!("{error}; going on by myself at {} until it is back", own.pace));
+            }
+            (ledger::Notice::Outage(error), _) => self.warn(format!("{error}; holding until it is back")),
+            (ledger::Notice::Back, _) => self.warn("--shared: it is back"),
+            (ledger::Notice::Reset, _) => {
+                self.warn("--shared: the bucket's state was damaged or beyond belief, and is begun afresh");
+            }
+            (ledger::Notice::TooFar { .. }, _) => {}
         }
     }
 }

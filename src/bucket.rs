@@ -21,6 +21,7 @@ use hashbrown::HashTable;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::hash::{BuildHasher, RandomState};
+use std::ops::{Deref, DerefMut};
 
 /// What becomes of an arrival that finds the bucket full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,24 +211,54 @@ struct Leaving {
     written: usize,
 }
 
-/// One bucket: all there is, or that of one key.
+/// One bucket: all there is, or that of one key. There may be millions, most of them idle, so an idle one is small.
 #[derive(Debug)]
 struct Lane {
     state: State,
-    waiting: VecDeque<Waiting>,
-    /// What waits, in units of the capacity.
-    units: u64,
+    line: Line,
     /// What the last item that left weighs, in units of the capacity.
     last: u64,
     /// Runs that are leaving.
     leaving: u32,
+    /// With keys: when it is as good as new, in bucket time, if it is known to be idle; `BUSY` otherwise.
+    fresh_at: u64,
+    key: Box<[u8]>,
+}
+
+/// Those who wait in a lane; takes a pointer's room while there is nobody.
+#[derive(Debug, Default)]
+struct Line(Option<Box<Queue>>);
+
+#[derive(Debug)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// What waits, in units of the capacity.
+    units: u64,
     /// When the head may leave, in bucket time; `NEVER` without one.
     due: u64,
     /// With keys: number, arrival and due time of the head as they stand in the lists of the bucket.
     listed: Option<(u64, u64, u64)>,
-    /// When it is as good as new, if it is known to be idle.
-    fresh_at: Option<u64>,
-    key: Box<[u8]>,
+}
+
+impl Queue {
+    const fn new() -> Queue {
+        Queue { waiting: VecDeque::new(), units: 0, due: NEVER, listed: None }
+    }
+}
+
+impl Deref for Line {
+    type Target = Queue;
+
+    fn deref(&self) -> &Queue {
+        static NOBODY: Queue = Queue::new();
+        self.0.as_deref().unwrap_or(&NOBODY)
+    }
+}
+
+impl DerefMut for Line {
+    fn deref_mut(&mut self) -> &mut Queue {
+        self.0.get_or_insert_with(|| Box::new(Queue::new()))
+    }
 }
 
 /// What became of the item that is still being read.
@@ -260,10 +291,14 @@ enum Event {
 /// An item that nothing is known of.
 const ONE: Weight = Weight { len: 1, cost: 1 };
 const NEVER: u64 = u64::MAX;
+/// Not idle.
+const BUSY: u64 = u64::MAX - 1;
 /// A reader that lags a hand-over behind must not cost slots, so it may run ahead of the level by this long.
 const AHEAD_NS: u64 = 20_000_000;
-/// What may be on its way to stdout before the reader waits, where the rate does not hold it back.
+/// What may be on its way to a stdout that takes it before the reader waits for the leaker.
 const LEAVING_BYTES: u64 = 256 * 1024;
+/// And in how many runs.
+const LEAVING_RUNS: usize = 4096;
 
 /// The bucket.
 #[derive(Debug)]
@@ -452,21 +487,22 @@ impl Bucket {
         for id in ids {
             let lane = &mut self.lanes[id as usize];
             lane.state = self.config.pacer.take_over(&old, &lane.state, at);
-            for waiting in &mut lane.waiting {
+            for waiting in &mut lane.line.waiting {
                 waiting.admitted = ticks;
             }
-            if let Some(fresh_at) = lane.fresh_at.take() {
-                self.idle.remove(&(fresh_at, id));
+            if lane.fresh_at != BUSY {
+                self.idle.remove(&(lane.fresh_at, id));
+                lane.fresh_at = BUSY;
             }
             self.refresh(id);
         }
         if self.config.count_bytes {
             self.config.layout = config.layout.clone();
-            for waiting in std::mem::take(&mut self.lanes[0].waiting) {
+            for waiting in std::mem::take(&mut self.lanes[0].line.waiting) {
                 self.waiting_items -= waiting.run.count;
                 for run in self.recut(waiting.run) {
                     self.waiting_items += run.count;
-                    self.lanes[0].waiting.push_back(Waiting { run, ..waiting });
+                    self.lanes[0].line.waiting.push_back(Waiting { run, ..waiting });
                 }
             }
             for arrival in std::mem::take(&mut self.mouth) {
@@ -543,7 +579,7 @@ impl Bucket {
         if streams || (self.blocked && self.config.pacer.is_unlimited()) {
             return None;
         }
-        self.real(if self.keyed() { self.departures.first()?.0 } else { self.lanes[0].due })
+        self.real(if self.keyed() { self.departures.first()?.0 } else { self.lanes[0].line.due })
     }
 
     fn next_expiry(&self) -> Option<u64> {
@@ -551,7 +587,7 @@ impl Bucket {
         let waiting = if self.keyed() {
             self.oldest.first().map(|(arrival, ..)| *arrival)
         } else {
-            self.lanes[0].waiting.front().map(|head| head.run.arrival)
+            self.lanes[0].line.waiting.front().map(|head| head.run.arrival)
         };
         let mouth = self.mouth.front().filter(|_| self.offered.is_some()).map(|front| front.run.arrival);
         let leaving = self.not_begun().map(|index| self.leaving[index].run.arrival);
@@ -649,12 +685,15 @@ impl Bucket {
         if self.overflowed || (held >= self.config.max_held && self.config.overflow == Overflow::Block) {
             return 0;
         }
+        // A leaker that is writing gets time to; a stdout that takes nothing is waited for only where the policy says so.
+        if !self.blocked && (self.leaving_bytes >= LEAVING_BYTES || self.leaving.len() >= LEAVING_RUNS) {
+            return 0;
+        }
         let room = match (self.open, self.config.overflow) {
             // While an item streams the reader waits for stdout under every policy.
             (Some(Open::Leaving(..)), _) => self.leaving_bytes < LEAVING_BYTES,
             (Some(Open::Gone(_)), _) => true,
             (Some(_), _) => true,
-            (None, _) if self.config.pacer.is_unlimited() && !self.blocked => self.leaving_bytes < LEAVING_BYTES,
             (None, _) if self.holds_nothing_back() => return self.may_read_ahead(most),
             // A replay reads ahead of its own time, the others as soon as all is decided.
             (None, _) => self.mouth.is_empty() || (self.mouth_bytes < most as u64 && self.offered.is_none()),
@@ -704,8 +743,8 @@ impl Bucket {
                 let charged = if self.config.capacity_unit == Unit::Items { 0 } else { units };
                 self.waiting_bytes += len;
                 let lane = &mut self.lanes[lane as usize];
-                lane.units = lane.units.saturating_add(charged);
-                lane.waiting.push_back(Waiting { run: arrival.run, part: arrival.part, admitted: 0 });
+                lane.line.units = lane.line.units.saturating_add(charged);
+                lane.line.waiting.push_back(Waiting { run: arrival.run, part: arrival.part, admitted: 0 });
             }
             Open::Leaving(lane, due) => self.let_go(lane, arrival.run, arrival.part, due, 0),
             Open::Gone(fate) => self.account_gone(arrival.run, arrival.part, fate),
@@ -730,8 +769,8 @@ impl Bucket {
         }
         if let Open::Waiting(id) = open {
             let lane = &mut self.lanes[id as usize];
-            let first = lane.waiting.iter().rposition(|waiting| waiting.part == Part::First).unwrap_or(0);
-            for piece in lane.waiting.split_off(first) {
+            let first = lane.line.waiting.iter().rposition(|waiting| waiting.part == Part::First).unwrap_or(0);
+            for piece in lane.line.waiting.split_off(first) {
                 self.account_left(id, &piece.run, piece.part);
                 self.account_gone(piece.run, piece.part, Fate::Dropped);
             }
@@ -858,7 +897,7 @@ impl Bucket {
             return false;
         };
         let lane = &self.lanes[id as usize];
-        let waiting: u64 = lane.waiting.iter().map(|waiting| waiting.run.count).sum();
+        let waiting: u64 = lane.line.waiting.iter().map(|waiting| waiting.run.count).sum();
         let memory = self.waiting_bytes + self.leaving_bytes + front.run.weight.len > self.config.max_held;
         if waiting == 0 || !(memory || matches!(self.room_in(lane, 0, front.run.weight, now), Room::Now(..))) {
             return false;
@@ -879,12 +918,12 @@ impl Bucket {
     /// Takes the `count` oldest items of a lane away.
     fn remove_oldest(&mut self, id: u32, mut count: u64, fate: Fate) {
         while count > 0
-            && let Some(mut head) = self.lanes[id as usize].waiting.pop_front()
+            && let Some(mut head) = self.lanes[id as usize].line.waiting.pop_front()
         {
             if head.run.count > count {
                 let run = head.run.split_to(count, &self.config.layout);
                 let rest = std::mem::replace(&mut head.run, run);
-                self.lanes[id as usize].waiting.push_front(Waiting { run: rest, ..head.clone() });
+                self.lanes[id as usize].line.waiting.push_front(Waiting { run: rest, ..head.clone() });
             }
             count -= head.run.count;
             let streams = head.part == Part::First;
@@ -900,7 +939,7 @@ impl Bucket {
         // Whoever comes to the head by that may be due already, but could not leave before.
         let now = self.config.pacer.ticks(self.bucket_time(self.at));
         self.changed = now;
-        if let Some(head) = self.lanes[id as usize].waiting.front_mut() {
+        if let Some(head) = self.lanes[id as usize].line.waiting.front_mut() {
             head.admitted = head.admitted.max(now);
         }
         self.refresh(id);
@@ -921,8 +960,8 @@ impl Bucket {
 
     fn pop_piece(&mut self, id: u32) -> Option<Waiting> {
         let lane = &mut self.lanes[id as usize];
-        let piece = lane.waiting.front().is_some_and(|head| matches!(head.part, Part::Middle | Part::Last));
-        if piece { lane.waiting.pop_front() } else { None }
+        let piece = lane.line.waiting.front().is_some_and(|head| matches!(head.part, Part::Middle | Part::Last));
+        if piece { lane.line.waiting.pop_front() } else { None }
     }
 
     // ---- Admission ----
@@ -945,7 +984,7 @@ impl Bucket {
         };
         let free = self.config.max_held.saturating_sub(self.waiting_bytes + self.leaving_bytes);
         let held = run.slice.len() as u64;
-        match self.room_in(lane, lane.units, run.weight, now) {
+        match self.room_in(lane, lane.line.units, run.weight, now) {
             // Something always gets in, be it ever so large.
             Room::Now(count, _) if held > free && (count > 1 || self.waiting_bytes + self.leaving_bytes > 0) => {
                 let bytes = &run.slice.bytes()[..free.min(held) as usize];
@@ -1028,7 +1067,7 @@ impl Bucket {
         let ticks = self.config.pacer.ticks(now);
         let free = (self.config.capacity - 1).saturating_sub(waiting);
         let may_wait = free.checked_div(units).unwrap_or(u64::MAX);
-        let due = if lane.waiting.is_empty() { self.config.pacer.due(&lane.state, ticks, weight) } else { None };
+        let due = if lane.line.waiting.is_empty() { self.config.pacer.due(&lane.state, ticks, weight) } else { None };
         match due.map(|due| self.config.pacer.ceil_ns(due)) {
             // Windows begin and end at whole nanoseconds.
             Some(due) if due <= now => Room::Now(1, ticks),
@@ -1048,12 +1087,13 @@ impl Bucket {
         self.waiting_items += run.count;
         self.waiting_bytes += run.slice.len() as u64;
         let lane = &mut self.lanes[id as usize];
-        lane.units = lane.units.saturating_add(units.saturating_mul(run.count));
-        if let Some(fresh_at) = lane.fresh_at.take() {
-            self.idle.remove(&(fresh_at, id));
+        lane.line.units = lane.line.units.saturating_add(units.saturating_mul(run.count));
+        if lane.fresh_at != BUSY {
+            self.idle.remove(&(lane.fresh_at, id));
+            lane.fresh_at = BUSY;
         }
-        let alone = lane.waiting.is_empty();
-        lane.waiting.push_back(Waiting { run, part: arrival.part, admitted: at });
+        let alone = lane.line.waiting.is_empty();
+        lane.line.waiting.push_back(Waiting { run, part: arrival.part, admitted: at });
         if alone {
             self.refresh(id);
         }
@@ -1116,6 +1156,10 @@ impl Bucket {
                 id
             }
             None => {
+                // Doubling would leave half of a large table empty.
+                if self.lanes.len() == self.lanes.capacity() {
+                    self.lanes.reserve_exact(self.lanes.len() / 8 + 16);
+                }
                 self.lanes.push(lane);
                 u32::try_from(self.lanes.len() - 1).unwrap_or(u32::MAX)
             }
@@ -1127,31 +1171,33 @@ impl Bucket {
         let keyed = self.keyed();
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
-        let due = lane.waiting.front().and_then(|head| {
+        let due = lane.line.waiting.front().and_then(|head| {
             let due = pacer.due(&lane.state, head.admitted, head.run.weight)?;
             Some(pacer.ceil_ns(due))
         });
-        let head = lane.waiting.front().map(|head| (head.run.number, head.run.arrival));
+        let head = lane.line.waiting.front().map(|head| (head.run.number, head.run.arrival));
         if keyed {
-            if let Some((number, arrival, due)) = lane.listed.take() {
+            if let Some((number, arrival, due)) = lane.line.listed {
+                lane.line.listed = None;
                 self.departures.remove(&(due, number, id));
                 self.oldest.remove(&(arrival, number, id));
             }
             if let Some((number, arrival)) = head {
                 let due = due.unwrap_or(NEVER);
-                lane.listed = Some((number, arrival, due));
+                lane.line.listed = Some((number, arrival, due));
                 self.departures.insert((due, number, id));
                 if self.config.max_age.is_some() {
                     self.oldest.insert((arrival, number, id));
                 }
             } else if lane.leaving == 0 {
-                lane.waiting = VecDeque::new();
+                lane.line = Line::default();
                 let fresh_at = pacer.fresh_at(&lane.state).map_or(NEVER, |fresh_at| pacer.ceil_ns(fresh_at));
-                lane.fresh_at = Some(fresh_at);
+                lane.fresh_at = fresh_at;
                 self.idle.insert((fresh_at, id));
+                return;
             }
         }
-        lane.due = due.unwrap_or(NEVER);
+        lane.line.due = due.unwrap_or(NEVER);
     }
 
     // ---- Departure ----
@@ -1162,7 +1208,7 @@ impl Bucket {
         let id = if self.keyed() { self.departures.first().map_or(0, |first| first.2) } else { 0 };
         let pacer = &self.config.pacer;
         let lane = &mut self.lanes[id as usize];
-        let Some(mut head) = lane.waiting.pop_front() else {
+        let Some(mut head) = lane.line.waiting.pop_front() else {
             return;
         };
         let due = pacer.due(&lane.state, head.admitted, head.run.weight).unwrap_or_default();
@@ -1183,7 +1229,7 @@ impl Bucket {
         if departure.count < head.run.count {
             let run = head.run.split_to(departure.count, &self.config.layout);
             let rest = std::mem::replace(&mut head.run, run);
-            lane.waiting.push_front(Waiting { run: rest, ..head.clone() });
+            lane.line.waiting.push_front(Waiting { run: rest, ..head.clone() });
         }
         if self.config.trace {
             let fate = Fate::Emitted(due, departure.step);
@@ -1191,7 +1237,7 @@ impl Bucket {
         }
         let last = due.saturating_add(departure.step.saturating_mul(u128::from(departure.count - 1)));
         self.changed = last;
-        if let Some(next) = lane.waiting.front_mut() {
+        if let Some(next) = lane.line.waiting.front_mut() {
             // First in, first out, also where the next one is cheaper.
             next.admitted = next.admitted.max(last);
         }
@@ -1352,8 +1398,8 @@ impl Bucket {
             self.waiting_items += run.count;
             let units = pacer::units(self.config.capacity_unit, run.weight).saturating_mul(run.count);
             let lane = &mut self.lanes[id as usize];
-            lane.units = lane.units.saturating_add(units);
-            lane.waiting.push_front(Waiting { run, part: Part::Whole, admitted: 0 });
+            lane.line.units = lane.line.units.saturating_add(units);
+            lane.line.waiting.push_front(Waiting { run, part: Part::Whole, admitted: 0 });
             self.refresh(id);
             if begun {
                 return;
@@ -1406,7 +1452,7 @@ impl Bucket {
         }
         loop {
             let id = if self.keyed() { self.oldest.first().map(|oldest| oldest.2) } else { Some(0) };
-            let head = id.and_then(|id| Some((id, self.lanes[id as usize].waiting.front()?)));
+            let head = id.and_then(|id| Some((id, self.lanes[id as usize].line.waiting.front()?)));
             match head.filter(|(_, head)| old(head.run.arrival)).map(|(id, head)| (id, head.run.count)) {
                 Some((id, count)) => self.remove_oldest(id, count, Fate::Expired),
                 None => break,
@@ -1440,7 +1486,7 @@ impl Bucket {
         let rest = |leaving: &Leaving| leaving.run.slice.range(leaving.written, leaving.run.slice.len());
         let mut leftover: Vec<Slice> = self.leaving.iter().map(rest).collect();
         let mut waiting: Vec<&Run> =
-            self.lanes.iter().flat_map(|lane| &lane.waiting).map(|waiting| &waiting.run).collect();
+            self.lanes.iter().flat_map(|lane| &lane.line.waiting).map(|waiting| &waiting.run).collect();
         if self.keyed() {
             waiting.sort_by_key(|run| run.number);
         }
@@ -1469,7 +1515,7 @@ impl Bucket {
             run.count
         };
         let lane = &mut self.lanes[id as usize];
-        lane.units = lane.units.saturating_sub(units.saturating_mul(count));
+        lane.line.units = lane.line.units.saturating_sub(units.saturating_mul(count));
         self.waiting_items -= run.count;
         self.waiting_bytes -= run.slice.len() as u64;
     }
@@ -1506,7 +1552,7 @@ impl Bucket {
             }
         });
         let rest = u64::try_from(rest.max().unwrap_or(0)).unwrap_or(u64::MAX);
-        lane.units.saturating_mul(1000).saturating_add(rest)
+        lane.line.units.saturating_mul(1000).saturating_add(rest)
     }
 
     /// With block the capacity is what counts as the level, whatever the reader has read ahead.
@@ -1515,7 +1561,7 @@ impl Bucket {
         let lane = &self.lanes[id as usize];
         let mut level = self.level(lane, now);
         let paid = self.config.pacer.rests(&lane.state, ONE).map(|rest| rest.paid).max().unwrap_or(0);
-        self.accounts.level_waiting = lane.units.saturating_mul(1000);
+        self.accounts.level_waiting = lane.line.units.saturating_mul(1000);
         self.accounts.level_at = self.at;
         self.accounts.level_until = self.config.pacer.ceil_ns(paid).saturating_add(self.accounts.forgiven);
         if self.config.overflow == Overflow::Block {
@@ -1528,18 +1574,7 @@ impl Bucket {
 
 impl Lane {
     fn new(pacer: &Pacer, key: Box<[u8]>) -> Lane {
-        let waiting = VecDeque::new();
-        Lane {
-            state: pacer.fresh(),
-            waiting,
-            units: 0,
-            last: 0,
-            leaving: 0,
-            due: NEVER,
-            listed: None,
-            fresh_at: None,
-            key,
-        }
+        Lane { state: pacer.fresh(), line: Line::default(), last: 0, leaving: 0, fresh_at: BUSY, key }
     }
 }
 

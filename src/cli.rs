@@ -328,6 +328,9 @@ pub fn answer(error: &clap::Error) -> Exit {
 
 /// Prints what is wrong with the command line.
 pub fn complain(complaint: impl Display) -> Exit {
+    // A message is one line whatever was typed, and moves no cursor.
+    let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+    let complaint: String = complaint.to_string().chars().map(shown).collect();
     // A stderr that takes nothing cannot be complained about either.
     let _ = writeln!(io::stderr(), "leaky: {complaint}");
     Exit::Usage

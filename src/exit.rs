@@ -2,6 +2,8 @@
 
 use signal_hook::consts::SIGPIPE;
 use std::os::raw::c_int;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +42,9 @@ impl Exit {
             Exit::NotFound => 127,
             Exit::Signal(signal) => {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
+                // It takes SIGIO for one that does nothing by default. A program begins with the default, and is the
+                // same process.
+                let _ = Command::new("/bin/sh").args(["-c", &format!("kill -{signal} $$")]).exec();
                 u8::try_from(128 + signal).unwrap_or(u8::MAX)
             }
         }

@@ -14,8 +14,8 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// What is guaranteed to fit into a pipe that polls as writable.
 pub const PIPE_BUF: usize = 4096;
-/// Slices that one call takes at most; the least that POSIX allows for is 16, Linux has 1024.
-pub const MOST_SLICES: usize = 64;
+/// Slices that one call takes at most; Linux takes 1024.
+pub const MOST_SLICES: usize = 256;
 /// Pipes are grown to this where the rate asks for it, in bytes.
 const LARGE_PIPE: usize = 1 << 20;
 

@@ -190,6 +190,8 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
 
 impl Core {
     fn tell(&mut self, progress: Progress, now: u64) {
+        // What happened since the last time happened before this write had ended.
+        self.bucket.advance(now);
         match progress {
             Progress::Wrote(bytes) => {
                 self.bucket.blocked(false);

@@ -105,6 +105,35 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// What the threads of a run of `config` share before it begins.
+    pub fn new(config: &Config, dropped: Option<Dropped>, leaker_bell: Bell, reader_bell: Bell) -> Shared {
+        let core = Core {
+            bucket: Bucket::new(config.bucket.clone(), dropped.is_some()),
+            ended: false,
+            stop: None,
+            asleep_until: None,
+            reader_waits: false,
+            reader_left: None,
+            faults: Faults::default(),
+            lateness: Lateness::default(),
+            blocked_ns: 0,
+            blocked_since: 0,
+            changed_at: 0,
+            busy: Busy::default(),
+            accounted: Accounts::default(),
+            last_batch: 0,
+            tick: config.tick,
+        };
+        Shared {
+            core: Mutex::new(core),
+            room: Condvar::new(),
+            counters: Counters::default(),
+            leaker_bell,
+            reader_bell,
+            dropped,
+        }
+    }
+
     /// The lock. What a thread that panicked left behind is still accounted for.
     pub fn lock(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
@@ -270,30 +299,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         output.grow();
         input.grow();
     }
-    let shared = Arc::new(Shared {
-        core: Mutex::new(Core {
-            bucket: Bucket::new(config.bucket.clone(), dropped.is_some()),
-            ended: false,
-            stop: None,
-            asleep_until: None,
-            reader_waits: false,
-            reader_left: None,
-            faults: Faults::default(),
-            lateness: Lateness::default(),
-            blocked_ns: 0,
-            blocked_since: 0,
-            changed_at: 0,
-            busy: Busy::default(),
-            accounted: Accounts::default(),
-            last_batch: 0,
-            tick: config.tick,
-        }),
-        room: Condvar::new(),
-        counters: Counters::default(),
-        leaker_bell,
-        reader_bell,
-        dropped,
-    });
+    let shared = Arc::new(Shared::new(&config, dropped, leaker_bell, reader_bell));
     let report = Report::new(&config, clock);
     let (at_signal, asked) = (Arc::clone(&shared), report.clone());
     let for_signals = Arc::clone(&shared);

@@ -1,6 +1,10 @@
 //! What leaky promises, as sentences. One binary, so that linking is paid for once.
 
 mod cases;
+mod cli;
 mod harness;
 mod pipe;
+mod properties;
 mod show;
+mod signals;
+mod units;

@@ -610,11 +610,11 @@ fn terminal() -> (File, File) {
 #[test]
 fn stdin_may_be_a_terminal() {
     let (mut ours, theirs) = terminal();
-    let mut run = leaky("-q -r 100/s").stdin_from(theirs, "a terminal").start();
+    let mut run = leaky("-r 100/s").stdin_from(theirs, "a terminal").start();
     ours.write_all(b"typed\n").unwrap();
     run.until_out(6);
     ours.write_all(b"more\n\x04").unwrap();
-    run.wait().exits(0).writes("typed\nmore\n").is_silent();
+    run.wait().exits(0).writes("typed\nmore\n").says("Ctrl-D");
 }
 
 #[test]

@@ -88,6 +88,8 @@ pub struct Pacer {
     limits: SmallVec<[Limit; 1]>,
     /// There is no slot for anybody.
     paused: bool,
+    /// Another pacer may take over, so a state remembers when the last item left.
+    follows: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -113,8 +115,8 @@ enum Kind {
 #[derive(Clone, Debug)]
 pub struct State {
     memory: SmallVec<[Memory; 1]>,
-    /// When the last item left, and its weight: from there a new rate goes on.
-    last: Option<(Ticks, Weight)>,
+    /// When the last item left, and its weight: from there a new rate goes on, if there can be one.
+    last: Option<Box<(Ticks, Weight)>>,
 }
 
 /// What one rate remembers.
@@ -124,7 +126,7 @@ enum Memory {
     Slot(Ticks),
     Token(token_bucket::Memory),
     WarmUp(Box<warm_up::Memory>),
-    Fixed(fixed_window::Memory),
+    Fixed(Box<fixed_window::Memory>),
     Sliding(Box<sliding_window::Memory>),
 }
 
@@ -168,7 +170,7 @@ impl Pacer {
             };
             Ok(Limit { unit: rate.unit(), period, kind, followed: false })
         });
-        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()?, paused: false })
+        Ok(Pacer { ticks_per_ns, limits: limits.collect::<Result<_, _>>()?, paused: false, follows: false })
     }
 
     /// The pacer whose rate number `index` comes from a file, if that has one; `paused` gives nobody a slot.
@@ -185,6 +187,7 @@ impl Pacer {
             limit.followed = true;
         }
         self.paused = paused;
+        self.follows = true;
         self
     }
 
@@ -199,7 +202,7 @@ impl Pacer {
     /// max(now, last departure + cost x new T), be the old rate ever so slow, and without a burst saved up. A window
     /// goes on counting what it has seen, since its promise is about that, but owes no more than one window.
     pub fn take_over(&self, old: &Pacer, state: &State, now: u64) -> State {
-        let last = state.last.map(|(at, weight)| (self.rescale(at, old), weight));
+        let last = state.last.as_deref().map(|(at, weight)| (self.rescale(*at, old), *weight));
         let (mut followed, mut others) = (None, Vec::new());
         for (limit, memory) in old.limits.iter().zip(&state.memory) {
             if limit.followed {
@@ -234,17 +237,17 @@ impl Pacer {
                     Memory::Token(if changed { token.emptied(before, slot) } else { before })
                 }
                 (Kind::Fixed(window), Some(Memory::Fixed(before))) if limit.followed => {
-                    Memory::Fixed(window.take_over(before, now, last.map(|(at, _)| self.floor_ns(at))))
+                    Memory::Fixed(Box::new(window.take_over(before, now, last.map(|(at, _)| self.floor_ns(at)))))
                 }
                 (Kind::Sliding(window), Some(Memory::Sliding(before))) if limit.followed => {
                     Memory::Sliding(Box::new(window.take_over(before)))
                 }
                 (Kind::Fixed(_) | Kind::Sliding(_), Some(before)) => before.clone(),
-                (Kind::Fixed(_), None) => Memory::Fixed(fixed_window::Memory::default()),
+                (Kind::Fixed(_), None) => Memory::Fixed(Box::default()),
                 (Kind::Sliding(_), None) => Memory::Sliding(Box::default()),
             }
         });
-        State { memory: memory.collect(), last }
+        State { memory: memory.collect(), last: last.map(Box::new) }
     }
 
     /// Ticks of the pacer `old` in ticks of this one, rounded up.
@@ -309,7 +312,7 @@ impl Pacer {
             Kind::Leaky(_) => Memory::Slot(0),
             Kind::Token(_) => Memory::Token(token_bucket::Memory::default()),
             Kind::WarmUp(warm_up) => Memory::WarmUp(Box::new(warm_up.fresh())),
-            Kind::Fixed(_) => Memory::Fixed(fixed_window::Memory::default()),
+            Kind::Fixed(_) => Memory::Fixed(Box::default()),
             Kind::Sliding(_) => Memory::Sliding(Box::default()),
         });
         State { memory: memory.collect(), last: None }
@@ -344,10 +347,10 @@ impl Pacer {
         {
             let departure = leaky.leave_many(slot, due, units(*unit, weight), count, until);
             let further = departure.step.saturating_mul(u128::from(departure.count - 1));
-            state.last = Some((due.saturating_add(further), weight));
+            self.note(state, due.saturating_add(further), weight);
             return departure;
         }
-        state.last = Some((due, weight));
+        self.note(state, due, weight);
         if self.limits.is_empty() {
             return Departure { count, due, step: 0 };
         }
@@ -363,6 +366,12 @@ impl Pacer {
             }
         }
         Departure { count: 1, due, step: 0 }
+    }
+
+    fn note(&self, state: &mut State, at: Ticks, weight: Weight) {
+        if self.follows {
+            state.last = Some(Box::new((at, weight)));
+        }
     }
 
     /// The write of `count` items of weight `weight` that had left at `due` ended at `at` (nanoseconds).
@@ -384,7 +393,7 @@ impl Pacer {
     /// More of an item that has left already has turned up: it costs `weight` more. Only what is charged by length or
     /// cost changes.
     pub fn charge(&self, state: &mut State, weight: Weight) {
-        if let Some((_, last)) = &mut state.last {
+        if let Some((_, last)) = state.last.as_deref_mut() {
             last.len = last.len.saturating_add(weight.len);
             last.cost = last.cost.saturating_add(weight.cost);
         }
@@ -407,7 +416,7 @@ impl Pacer {
             let (paid, slot) = match (&limit.kind, memory) {
                 (_, Memory::Slot(slot)) => (*slot, *slot),
                 (Kind::Token(token), Memory::Token(memory)) => {
-                    (memory.tat, token.slot(memory, units(limit.unit, weight)))
+                    (memory.tat(), token.slot(memory, units(limit.unit, weight)))
                 }
                 (_, Memory::WarmUp(memory)) => (memory.slot(), memory.slot()),
                 _ => (0, 0),
@@ -422,7 +431,7 @@ impl Pacer {
         self.limits.iter().zip(&state.memory).try_fold(0, |at, (limit, memory)| {
             let own = match (&limit.kind, memory) {
                 (Kind::Leaky(_), Memory::Slot(slot)) => *slot,
-                (Kind::Token(_), Memory::Token(memory)) => memory.tat,
+                (Kind::Token(_), Memory::Token(memory)) => memory.tat(),
                 (Kind::WarmUp(warm_up), Memory::WarmUp(memory)) => warm_up.fresh_at(memory),
                 (Kind::Fixed(window), Memory::Fixed(memory)) => window.fresh_at(memory)?.into(),
                 (Kind::Sliding(window), Memory::Sliding(memory)) => window.fresh_at(memory)?.into(),

@@ -21,23 +21,34 @@ pub(super) struct TokenBucket {
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Memory {
-    /// When the bucket is full again.
-    pub tat: Ticks,
+    /// The TAT in two halves, which need no alignment of 16: there may be millions of these.
+    tat: [u64; 2],
     /// Units that have left and whose write has not ended.
     leaving: u64,
 }
 
 impl Memory {
+    /// When the bucket is full again.
+    pub fn tat(&self) -> Ticks {
+        u128::from(self.tat[0]) << 64 | u128::from(self.tat[1])
+    }
+
+    fn set_tat(&mut self, tat: Ticks) {
+        self.tat = [(tat >> 64) as u64, tat as u64];
+    }
+
     /// The same in other ticks.
-    pub fn rescaled(self, rescale: impl Fn(Ticks) -> Ticks) -> Memory {
-        Memory { tat: rescale(self.tat), ..self }
+    pub fn rescaled(mut self, rescale: impl Fn(Ticks) -> Ticks) -> Memory {
+        self.set_tat(rescale(self.tat()));
+        self
     }
 }
 
 impl TokenBucket {
     /// A bucket out of which the next unit may leave at `slot`, with no burst saved up behind it.
-    pub fn emptied(&self, before: Memory, slot: Ticks) -> Memory {
-        Memory { tat: slot.saturating_add(self.cost(self.burst - 1)), ..before }
+    pub fn emptied(&self, mut memory: Memory, slot: Ticks) -> Memory {
+        memory.set_tat(slot.saturating_add(self.cost(self.burst - 1)));
+        memory
     }
 
     pub fn due(&self, memory: &Memory, units: u64) -> Option<Ticks> {
@@ -47,16 +58,16 @@ impl TokenBucket {
 
     /// From when on the tokens are there for an item of so many units.
     pub fn slot(&self, memory: &Memory, units: u64) -> Ticks {
-        memory.tat.saturating_sub(self.cost(self.burst.saturating_sub(units)))
+        memory.tat().saturating_sub(self.cost(self.burst.saturating_sub(units)))
     }
 
     pub fn leave(&self, memory: &mut Memory, due: Ticks, units: u64) {
-        memory.tat = memory.tat.max(due).saturating_add(self.cost(units));
+        memory.set_tat(memory.tat().max(due).saturating_add(self.cost(units)));
         memory.leaving = memory.leaving.saturating_add(units);
     }
 
     pub fn ended(&self, memory: &mut Memory, at: Ticks, units: u64) {
-        memory.tat = memory.tat.max(at.saturating_add(self.cost(memory.leaving)));
+        memory.set_tat(memory.tat().max(at.saturating_add(self.cost(memory.leaving))));
         memory.leaving = memory.leaving.saturating_sub(units);
     }
 

@@ -2,12 +2,12 @@
 
 use crate::exit::Exit;
 use clap::error::{ContextKind, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{ArgAction, CommandFactory, Parser};
 use clap_complete::Shell;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What was typed.
 #[derive(Parser, Clone, Debug, Default)]
@@ -17,66 +17,116 @@ use std::path::PathBuf;
     about = "Lets lines, records or bytes from stdin out onto stdout at an exact rate",
     override_usage = "leaky [OPTIONS] --rate RATE < INPUT > OUTPUT
        leaky [OPTIONS] --rate RATE --shared WHERE -- COMMAND [ARG...]",
-    after_help = "Examples:
-  cat urls.txt | leaky --rate 2/s --capacity 10 | while read -r u; do curl -s \"$u\" < /dev/null; done
-  tail -F access.log | leaky --rate 2/s --capacity 20 --key field:1 --overflow drop
-  xargs -a urls.txt -P8 -n1 leaky --rate 300/min --shared api -- curl -s
-  leaky --rate 10MiB/s < backup.tar | ssh host 'cat > backup.tar'
-  leaky --rate 5/s --capacity 20 --overflow drop --simulate --replay 'regex:\\[(.*?)\\]' < access.log
+    after_help = "More about each: leaky --help. Everything: man leaky.",
+    long_about = "\
+Lets items (lines, records or chunks of bytes) from stdin out onto stdout at an exact rate.
 
-See leaky(1) for what every option promises.",
+Items pour into a bucket and leave through its hole, one each time the rate has a slot for it. What cannot leave yet \
+waits in the bucket, up to its capacity. An arrival that finds the bucket full waits too, so that the producer has to \
+(--overflow block), or it is dropped, or the run ends, as told. Nothing is lost without being counted.",
+    after_long_help = "\
+Examples:
+  Two requests a second, whatever the producer does:
+    cat urls.txt | leaky --rate 2/s | while read -r u; do curl -s \"$u\" < /dev/null; done
+  See what it would do, without waiting:
+    seq 100 | leaky --rate 5/s --capacity 20 --overflow drop --simulate
+  Sample a log, two lines a second for each client, and drop the rest:
+    tail -F access.log | leaky --rate 2/s --capacity 20 --key field:1 --overflow drop
+  One limit for many processes: each takes a turn before it runs:
+    xargs -a urls.txt -P8 -n1 leaky --rate 300/min --shared api -- curl -s
+  A backup at 10 MiB a second, with a line that tells how it goes:
+    leaky --rate 10MiB/s --progress < backup.tar | ssh host 'cat > backup.tar'
+  Change the rate while it runs; 0 pauses:
+    echo 5/s > rate; producer | leaky --rate @rate | consumer
+    echo 50/s > rate
+  Replay a log four times as fast, but never above 500 lines a second:
+    leaky --replay 'regex:\\[(.*?)\\]' --speed 4 --rate 500/s < access.log | ./resend
+
+Exit status: 0 done, 1 failed, 2 a mistake on the command line, 3 overflow under --overflow fail, 75 no turn in \
+time, 126 and 127 COMMAND cannot run or is not found, 128+n signal n.",
+    disable_help_flag = true,
+    disable_version_flag = true,
     disable_help_subcommand = true,
-    allow_negative_numbers = true,
     next_line_help = false,
-    term_width = 0,
     max_term_width = 100
 )]
 pub struct Cli {
-    /// Let out so much per period: 2/s 300/min 5/15s 1/90s 100k/s 10MiB/s 8Mbit/s 60cost/min unlimited
+    /// So much per period: 2/s 300/min 10MiB/s
     ///
-    /// [COUNT][UNIT][/PERIOD]. COUNT is a decimal, 1 if left out, and may end in k, M, G or T (powers of 1000). UNIT is
-    /// nothing for items, B kB MB GB TB, KiB MiB GiB TiB, bit kbit Mbit Gbit, or cost. PERIOD is a unit (ms s min m h d)
-    /// or a duration such as 15s, and a second if left out. Every rate given holds at once.
+    /// Written [COUNT][UNIT][/PERIOD]: 2/s 0.1/s 300/min 5/15s 1/90s 100k/s 10MiB/s 8Mbit/s 60cost/min.
+    ///
+    /// COUNT is a decimal, 1 if left out, and may end in k, M, G or T (powers of 1000). UNIT is nothing for items;
+    /// B kB MB GB TB or KiB MiB GiB TiB for bytes; bit kbit Mbit Gbit; or cost. PERIOD is a unit (ms s min m h d) or a
+    /// duration such as 15s, and a second if left out.
+    ///
+    /// Given more than once, every rate holds at once: -r 10/s -r 300/min. The word unlimited holds nothing back.
+    /// @FILE reads the rate from FILE and follows it while leaky runs: a change counts at once, 0 pauses, and a text
+    /// that is no rate leaves it as it was.
     #[arg(short, long = "rate", value_name = "RATE", help_heading = "Rate", allow_hyphen_values = true)]
     pub rates: Vec<String>,
 
-    /// How to keep the rate: leaky-bucket (default), token-bucket, fixed-window, sliding-window
-    #[arg(short, long, value_name = "A", help_heading = "Rate", allow_hyphen_values = true)]
+    /// leaky-bucket, token-bucket or a window
+    ///
+    /// leaky-bucket (default): one after the other, evenly spaced; idling earns nothing.
+    /// token-bucket: idling earns a burst of --burst, which may leave back to back.
+    /// fixed-window: so many in each period, as soon as they come; up to twice that across the edge of two.
+    /// sliding-window: so many in any period, exactly.
+    #[arg(short, long, value_name = "A", help_heading = "Rate", allow_hyphen_values = true, verbatim_doc_comment)]
     pub algorithm: Option<String>,
 
-    /// Let so much leave back to back after idling (token-bucket)
-    #[arg(short, long, value_name = "N|SIZE", help_heading = "Rate", allow_hyphen_values = true)]
+    /// What may leave back to back after idling
+    ///
+    /// A number, or bytes such as 64KiB. Given alone it chooses the token bucket, whose burst is COUNT of the rate
+    /// otherwise.
+    #[arg(short, long, value_name = "N", help_heading = "Rate", allow_hyphen_values = true)]
     pub burst: Option<String>,
 
-    /// Where fixed windows begin: first (with the first item, default) or clock (on the UTC grid)
-    #[arg(long, value_name = "first|clock", help_heading = "Rate", allow_hyphen_values = true)]
+    /// Where fixed windows begin: first or clock
+    ///
+    /// first (default) opens a window with the first item to leave outside any; clock uses the UTC grid, so that with
+    /// 100/h a window begins at each full hour.
+    #[arg(long, value_name = "WHERE", help_heading = "Rate", allow_hyphen_values = true)]
     pub align: Option<String>,
 
-    /// Start slowly after idling and reach the rate within DURATION
+    /// Start slowly after idling
+    ///
+    /// After a long pause items leave at a third of the rate at first, and reach the rate within DURATION.
     #[arg(long, value_name = "DURATION", help_heading = "Rate", allow_hyphen_values = true)]
     pub warm_up: Option<String>,
 
-    /// Make up for lateness up to DURATION [default: 10ms where items are 50ms or more apart, else 50ms]
+    /// Make up for lateness up to this
+    ///
+    /// If the machine or the reader of stdout is late by more, the schedule moves, and no burst follows. Default 10ms
+    /// where items are 50ms or more apart, else 50ms.
     #[arg(long, value_name = "DURATION", help_heading = "Rate", allow_hyphen_values = true)]
     pub catch_up: Option<String>,
 
-    /// Make up for no lateness at all and write each item by itself
+    /// Make up for none, and write items singly
     #[arg(long, help_heading = "Rate")]
     pub strict: bool,
 
-    /// Let an item leave only once the reader has taken the one before it
+    /// Wait until the reader has taken each item
+    ///
+    /// An item leaves only once the one before it has been taken out of the pipe, so that none waits there unseen.
+    /// stdout has to be a pipe.
     #[arg(long, help_heading = "Rate")]
     pub lockstep: bool,
 
-    /// Items are lines, also where every rate is in bytes or bits
+    /// Items are lines (default)
+    ///
+    /// Also where every rate is in bytes or bits, which makes them chunks otherwise.
     #[arg(short, long, help_heading = "Items")]
     pub lines: bool,
 
     /// Items end with a NUL byte
+    ///
+    /// As written by find -print0.
     #[arg(short = '0', long, help_heading = "Items")]
     pub null: bool,
 
-    /// Items end with STR, which may hold \n \t \0 \xHH
+    /// Items end with STR
+    ///
+    /// It may hold \n, \t, \0 and \xHH.
     #[arg(short, long, value_name = "STR", help_heading = "Items", allow_hyphen_values = true)]
     pub delimiter: Option<String>,
 
@@ -84,70 +134,104 @@ pub struct Cli {
     #[arg(long, value_name = "SIZE", help_heading = "Items", allow_hyphen_values = true)]
     pub record_size: Option<String>,
 
-    /// Items are chunks of whatever has been read
+    /// Items are chunks of whatever is read
+    ///
+    /// The default where every rate is in bytes or bits.
     #[arg(short = 'B', long, help_heading = "Items")]
     pub bytes: bool,
 
-    /// How many bytes become due at once under --bytes [default: 10ms of the rate, 1B to 64KiB]
+    /// Bytes that become due at once under --bytes
+    ///
+    /// Default 10ms of the rate, from 1B to 64KiB. A chunk never waits to be filled.
     #[arg(long, value_name = "SIZE", help_heading = "Items", allow_hyphen_values = true)]
     pub chunk: Option<String>,
 
-    /// Read an item's cost out of it: field:N, regex:RE or json:/pointer
+    /// Read each item's cost for a rate of cost
+    ///
+    /// An integer, read out of the item by field:N (from 1), regex:RE (group 1, else all of the match) or
+    /// json:/pointer: --cost json:/tokens --rate 100kcost/min.
     #[arg(long, value_name = "SELECTOR", help_heading = "Items", allow_hyphen_values = true)]
     pub cost: Option<String>,
 
-    /// Separates fields for field:N [default: runs of blanks]
+    /// Separates fields for field:N
+    ///
+    /// Default: runs of blanks.
     #[arg(short = 't', long, value_name = "C", help_heading = "Items", allow_hyphen_values = true)]
     pub field_separator: Option<String>,
 
-    /// How much may be in the bucket: items, bytes (10MiB) or the longest wait (5s) [default: 1024]
-    #[arg(short, long, value_name = "N|SIZE|DURATION", help_heading = "Bucket", allow_hyphen_values = true)]
+    /// How much may be in the bucket [1024 items]
+    ///
+    /// A number of items (bytes under --bytes, cost if every rate is of cost), bytes such as 10MiB, or a duration such
+    /// as 5s: the longest wait. The item that left last counts until its slot ends, so with 1 nobody waits. Default
+    /// 1024 items, or 1MiB under --bytes.
+    #[arg(short, long, value_name = "N", help_heading = "Bucket", allow_hyphen_values = true)]
     pub capacity: Option<String>,
 
-    /// What becomes of an arrival that finds the bucket full: block (default), drop-newest, drop-oldest, fail
-    #[arg(short, long, value_name = "P", help_heading = "Bucket", allow_hyphen_values = true)]
+    /// When full: block, drop, drop-oldest or fail
+    ///
+    /// block (default): the arrival waits, and so does the producer.
+    /// drop-newest, or drop: the arrival is dropped.
+    /// drop-oldest: what has waited longest is dropped for it.
+    /// fail: the run ends with status 3.
+    #[arg(short, long, value_name = "P", help_heading = "Bucket", allow_hyphen_values = true, verbatim_doc_comment)]
     pub overflow: Option<String>,
 
-    /// Let an arrival wait so long for room before it is dropped
+    /// Wait so long for room before dropping
+    ///
+    /// Given alone it chooses --overflow drop.
     #[arg(long, value_name = "DURATION", help_heading = "Bucket", allow_hyphen_values = true)]
     pub timeout: Option<String>,
 
     /// Expire what has waited longer
+    ///
+    /// An expired item takes no slot.
     #[arg(long, value_name = "DURATION", help_heading = "Bucket", allow_hyphen_values = true)]
     pub max_age: Option<String>,
 
-    /// Append what is dropped, expired or left over to FILE
+    /// Append what is dropped or expired to FILE
+    ///
+    /// And whatever was read and not written when a run ends early.
     #[arg(long, value_name = "FILE", help_heading = "Bucket")]
     pub dropped: Option<PathBuf>,
 
-    /// A bucket for each key, read out of the item: field:N, regex:RE or json:/pointer
+    /// A bucket for each key
+    ///
+    /// The key is read out of the item by field:N, regex:RE or json:/pointer. Each key has the whole rate and the whole
+    /// capacity.
     #[arg(short, long, value_name = "SELECTOR", help_heading = "Keys", allow_hyphen_values = true)]
     pub key: Option<String>,
 
-    /// How many keys may be in use at once [default: 100000]
+    /// How many keys may be in use [100000]
     #[arg(long, value_name = "N", help_heading = "Keys", allow_hyphen_values = true)]
     pub max_keys: Option<String>,
 
-    /// Share the bucket with others: a name, a path, redis://HOST, rediss://HOST or unix:///SOCKET
+    /// Share it: a name, a path or redis://HOST
     ///
-    /// A name is a state file in $XDG_STATE_HOME/leaky (~/.local/state/leaky), a path is one anywhere else. A password
-    /// may be given in LEAKY_REDIS_PASSWORD instead of in the URL.
+    /// A name is a state file in $XDG_STATE_HOME/leaky (~/.local/state/leaky), a path is one anywhere else. With
+    /// redis://HOST, rediss://HOST or unix:///SOCKET the bucket is in Redis or Valkey; a password may be given in
+    /// LEAKY_REDIS_PASSWORD instead of in the URL.
     #[arg(short, long, value_name = "WHERE", help_heading = "Sharing", allow_hyphen_values = true)]
     pub shared: Option<OsString>,
 
-    /// Which bucket of the server to share [default: default]
+    /// Which bucket of the server [default]
     #[arg(long, value_name = "NAME", help_heading = "Sharing", allow_hyphen_values = true)]
     pub bucket: Option<String>,
 
-    /// While the server is away: block (hold, the default), exit (with 75) or local=RATE (an own bucket)
-    #[arg(long, value_name = "block|exit|local=RATE", help_heading = "Sharing", allow_hyphen_values = true)]
+    /// Server gone: block, exit or local=RATE
+    ///
+    /// block (default) holds everything until it is back, exit ends with status 75, and local=RATE goes on with a
+    /// bucket of one's own.
+    #[arg(long, value_name = "P", help_heading = "Sharing", allow_hyphen_values = true)]
     pub on_outage: Option<String>,
 
-    /// Wait for one turn of the shared bucket, then become COMMAND
+    /// Wait for one turn, then become COMMAND
     #[arg(last = true, value_name = "COMMAND", help_heading = "Sharing")]
     pub command: Vec<OsString>,
 
-    /// Items arrive at their recorded times, read out by SELECTOR
+    /// Items arrive at their recorded times
+    ///
+    /// The time is read out of the item by field:N, regex:RE or json:/pointer: epoch numbers, RFC 3339, common log,
+    /// syslog, or 2026-01-31 23:59:59.123. A rate is a ceiling over it, and may be left out.
     #[arg(long, value_name = "SELECTOR", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub replay: Option<String>,
 
@@ -155,23 +239,26 @@ pub struct Cli {
     #[arg(long, value_name = "X", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub speed: Option<String>,
 
-    /// Cut longer gaps of a replay to DURATION
+    /// Cut longer gaps of a replay to this
     #[arg(long, value_name = "DURATION", help_heading = "Replay and simulation", allow_hyphen_values = true)]
     pub max_gap: Option<String>,
 
-    /// Wait for nothing, and write what would become of each item as JSON
+    /// Only say what would become of each item
+    ///
+    /// Nothing waits: a line of JSON for each item says when it would leave, or that it would be dropped or expire.
     #[arg(long, help_heading = "Replay and simulation")]
     pub simulate: bool,
 
-    /// Draw a live line on stderr, where that is a terminal and stdout is none
+    /// A live line on stderr
+    ///
+    /// Items and bytes emitted, the rate reached of the rate asked, the level of the bucket, what is dropped, and how
+    /// long it takes. Not drawn where stderr is no terminal or stdout is one.
     #[arg(short, long, help_heading = "Reporting")]
     pub progress: bool,
 
-    /// Write counters to FILE as Prometheus text, every two seconds and at the end
-    #[arg(long, value_name = "FILE", help_heading = "Reporting")]
-    pub metrics: Option<PathBuf>,
-
-    /// Print a summary on stderr at the end and on SIGUSR1, as text or json
+    /// A summary at the end and on SIGUSR1
+    ///
+    /// As text, or as one line of json.
     #[arg(
         long,
         value_name = "FORMAT",
@@ -182,17 +269,32 @@ pub struct Cli {
     )]
     pub stats: Option<String>,
 
-    /// Print no warnings
+    /// Keep counters in FILE for Prometheus
+    ///
+    /// The file is replaced every two seconds and at the end, so that the node exporter's collector of text files can
+    /// read it at any time.
+    #[arg(long, value_name = "FILE", help_heading = "Reporting")]
+    pub metrics: Option<PathBuf>,
+
+    /// No warnings
     #[arg(short, long, help_heading = "Reporting")]
     pub quiet: bool,
 
-    /// Print how the options were understood
+    /// Say first how the options are understood
     #[arg(short, long, help_heading = "Reporting")]
     pub verbose: bool,
 
-    /// Print completions for SHELL: bash, elvish, fish, powershell or zsh
+    /// Completions for bash, elvish, fish or zsh
     #[arg(long, value_name = "SHELL", help_heading = "Reporting")]
     pub completions: Option<String>,
+
+    /// This, and with --help much more
+    #[arg(short, long, action = ArgAction::Help, help_heading = "Reporting")]
+    pub help: Option<bool>,
+
+    /// The version
+    #[arg(short = 'V', long, action = ArgAction::Version, help_heading = "Reporting")]
+    pub version: Option<bool>,
 }
 
 /// Prints what clap has to say: help and version on stdout, and what is wrong in one line on stderr.
@@ -201,6 +303,12 @@ pub fn answer(error: &clap::Error) -> Exit {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => show(error.render().to_string().as_bytes()),
         ErrorKind::UnknownArgument => {
             let stray = error.get(ContextKind::InvalidArg).map(ToString::to_string).unwrap_or_default();
+            if stray.starts_with(|c: char| c.is_ascii_digit()) && !Path::new(&stray).exists() {
+                return complain(format!("'{stray}': if that is the rate, say --rate {stray}"));
+            }
+            if ["B", "bit", "B/s", "bit/s", "/s", "/min", "/h"].iter().any(|end| stray.ends_with(end)) {
+                return complain(format!("'{stray}': a rate is written without a blank, as in 10MiB/s"));
+            }
             if !stray.starts_with('-') {
                 return complain(format!(
                     "'{stray}': leaky reads stdin; say `< {stray}`, or `-- {stray}` for a command that waits for its turn"

@@ -10,7 +10,7 @@ use crate::frame::{self, Framing};
 use crate::gate;
 use crate::intake;
 use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
-use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Unit};
+use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Size, Unit};
 use crate::replay;
 use crate::select::{Selector, Separator};
 use std::fmt;
@@ -129,7 +129,12 @@ impl TryFrom<Cli> for Config {
     fn try_from(cli: Cli) -> Result<Config, Complaint> {
         shared::fit_for_gate(&cli)?;
         let follow = follow(&cli)?;
-        Config::build(&cli, follow)
+        let mut config = Config::build(&cli, follow)?;
+        if let Some(follow) = &mut config.follow {
+            // What began as bytes goes on as bytes, also without a limit.
+            follow.cli.bytes |= config.bucket.count_bytes;
+        }
+        Ok(config)
     }
 }
 
@@ -442,7 +447,10 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
         "fixed-window" => match cli.align.as_deref() {
             None | Some("first") => Ok(Algorithm::FixedWindow(Align::First)),
             Some("clock") => Ok(Algorithm::FixedWindow(Align::Clock)),
-            Some(text) => wrong(given("--align", text), "windows are aligned to first or to clock"),
+            Some(text) => {
+                let near = nearest(text, &["first", "clock"]);
+                wrong(given("--align", text), format!("{near}windows are aligned to first or to clock"))
+            }
         },
         "sliding-window" => Ok(Algorithm::SlidingWindow),
         _ => {
@@ -455,9 +463,33 @@ fn algorithm(cli: &Cli, rates: &[Rate]) -> Result<Algorithm, Complaint> {
 
 /// A word for which of `names` was probably meant.
 fn nearest(text: &str, names: &[&str]) -> String {
-    let alike =
-        |name: &&&str| !text.is_empty() && (name.starts_with(text) || text.starts_with(&name[..name.len().min(4)]));
-    names.iter().find(alike).map_or(String::new(), |name| format!("did you mean {name}? "))
+    let typed = text.to_ascii_lowercase().replace('_', "-");
+    // One slip for each three letters, or the beginning of one name alone.
+    let slips = |name: &&&str| edits(&typed, name);
+    let alike = names.iter().min_by_key(slips).filter(|name| slips(name) <= name.len().div_ceil(3));
+    let parts =
+        |name: &&&str| typed.len() > 1 && (name.starts_with(&typed) || name.split('-').any(|part| part == typed));
+    let begun = names.iter().find(parts);
+    begun.or(alike).map_or(String::new(), |name| format!("did you mean {name}? "))
+}
+
+/// How many letters must be inserted, left out, replaced or swapped to get from `a` to `b`.
+fn edits(a: &str, b: &str) -> usize {
+    let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(40).collect(), b.chars().collect());
+    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
+    for i in 1..=a.len() {
+        let mut row = vec![i];
+        for j in 1..=b.len() {
+            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
+            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
+            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
+                least = least.min(rows[i - 2][j - 2] + 1);
+            }
+            row.push(least);
+        }
+        rows.push(row);
+    }
+    rows[a.len()][b.len()]
 }
 
 fn bursts(cli: &Cli, rates: &[Rate]) -> Result<Vec<u64>, Complaint> {
@@ -540,7 +572,8 @@ fn overflow(cli: &Cli) -> Result<Overflow, Complaint> {
         (Some("fail"), _) => Ok(Overflow::Fail),
         (Some(text), _) => {
             let names = ["block", "drop-newest", "drop-oldest", "fail"];
-            wrong(given("--overflow", text), format!("{}there are {}", nearest(text, &names), names.join(", ")))
+            let near = nearest(text, &["block", "drop", "drop-newest", "drop-oldest", "fail"]);
+            wrong(given("--overflow", text), format!("{}there are {}", near, names.join(", ")))
         }
     }
 }
@@ -578,7 +611,12 @@ fn selectors(cli: &Cli, rates: &[Rate], chunks: bool) -> Result<Selectors, Compl
         if chunks {
             return wrong(given(option, text), "chunks of bytes have nothing in them to select; say --lines");
         }
-        Selector::parse(text, separator.as_ref()).map(Some).or_else(|why| wrong(given(option, text), why))
+        let kind = text.split(':').next().unwrap_or_default();
+        let kinds = ["field", "regex", "json"];
+        let near = if kinds.contains(&kind) { String::new() } else { nearest(kind, &kinds) };
+        Selector::parse(text, separator.as_ref())
+            .map(Some)
+            .or_else(|why| wrong(given(option, text), format!("{near}{why}")))
     };
     if let Some(text) = &cli.cost
         && !rates.iter().any(|rate| rate.unit() == Unit::Cost)
@@ -606,7 +644,10 @@ fn stats(cli: &Cli) -> Result<Option<Format>, Complaint> {
         None => Ok(None),
         Some("text") => Ok(Some(Format::Text)),
         Some("json") => Ok(Some(Format::Json)),
-        Some(text) => wrong(given("--stats", text), "there are --stats=text and --stats=json"),
+        Some(text) => {
+            let near = nearest(text, &["text", "json"]);
+            wrong(given("--stats", text), format!("{near}there are --stats=text and --stats=json"))
+        }
     }
 }
 
@@ -626,73 +667,154 @@ fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rat
     if pacer.in_windows() { MILLISECOND } else { MILLISECOND.min(made_up / 2) }
 }
 
-/// One paragraph about what will happen.
+/// One paragraph about what will happen, in plain words.
 fn understood(config: &Config, algorithm: &Algorithm) -> String {
     if let Some(gate) = &config.gate {
         return gate.to_string();
     }
-    let ns = |ns: u64| humantime::format_duration(std::time::Duration::from_nanos(ns)).to_string();
-    let rates: Vec<String> = config
-        .rates
-        .iter()
-        .map(|rate| {
-            let (n, p) = (rate.n(), ns(rate.p()));
-            let unit = match rate.unit() {
-                Unit::Items => "items",
-                Unit::Bytes => "bytes",
-                Unit::Bits => "bits",
-                Unit::Cost => "units of cost",
-            };
-            let apart = rate.nanos_for(1);
-            format!("{n} {unit} in {p}{}", if apart > 1 { format!(", one every {}", ns(apart)) } else { String::new() })
-        })
-        .collect();
-    let rates = if rates.is_empty() { "no limit".into() } else { rates.join(" and ") };
-    let algorithm = match algorithm {
-        Algorithm::LeakyBucket => "leaky-bucket".into(),
-        Algorithm::WarmUp { duration } => format!("leaky-bucket, warming up for {}", ns(duration.get())),
-        Algorithm::TokenBucket { bursts } => {
-            format!(
-                "token-bucket with a burst of {}",
-                bursts.iter().map(u64::to_string).collect::<Vec<_>>().join(" and ")
-            )
-        }
-        Algorithm::FixedWindow(Align::First) => "fixed-window, each opened by the first item outside any".into(),
-        Algorithm::FixedWindow(Align::Clock) => "fixed-window on the UTC grid".into(),
-        Algorithm::SlidingWindow => "sliding-window".into(),
+    let bucket = &config.bucket;
+    let chunk = match &config.intake.framing {
+        Framing::Chunks(size) => Some(*size as u64),
+        _ => None,
     };
-    let framing = match &config.intake.framing {
+    let mut parts = Vec::new();
+    if let Some(Follow { path, paused, .. }) = &config.follow {
+        let path = path.display();
+        let pause = format!("paused until '{path}' says a rate");
+        parts.push(if *paused { pause } else { format!("the rate is followed in '{path}'") });
+    }
+    if !bucket.pacer.is_paused() {
+        let rates: Vec<String> = config.rates.iter().map(|rate| in_words(rate, algorithm, chunk)).collect();
+        parts.push(if rates.is_empty() { "no limit".into() } else { rates.join(", and at once ") });
+    }
+    let paced = &config.rates.first().map(|rate| Amounts(rate.unit()));
+    parts.extend(match (algorithm, paced) {
+        (_, None) => None,
+        (Algorithm::LeakyBucket, _) => None,
+        (Algorithm::WarmUp { duration }, _) => {
+            Some(format!("after idling a third of that at first, reaching it within {}", time(duration.get())))
+        }
+        (Algorithm::TokenBucket { bursts }, Some(unit)) => {
+            let bursts: Vec<String> = bursts.iter().map(|burst| unit.of(*burst)).collect();
+            Some(format!("after idling {} may leave back to back", bursts.join(" and ")))
+        }
+        (Algorithm::FixedWindow(Align::First), _) => {
+            Some("they leave as they come; a period begins with the first item outside any".into())
+        }
+        (Algorithm::FixedWindow(Align::Clock), _) => {
+            Some("they leave as they come; periods lie on the UTC grid".into())
+        }
+        (Algorithm::SlidingWindow, _) => {
+            Some("they leave as they come, and no period, wherever it begins, has more".into())
+        }
+    });
+    parts.push(match &config.intake.framing {
         Framing::Delimited(delimiter) if delimiter == b"\n" => "items are lines".into(),
+        Framing::Delimited(delimiter) if delimiter == b"\0" => "items end with a NUL byte".into(),
         Framing::Delimited(delimiter) => format!("items end with {:?}", String::from_utf8_lossy(delimiter)),
         Framing::Records(size) => format!("items are records of {size} bytes"),
-        Framing::Chunks(size) => format!("bytes leave in chunks of {size} at most"),
+        Framing::Chunks(size) => format!("bytes leave in chunks of {} at most", Size(*size as u64)),
+    });
+    if let Some(most) = bucket.max_keys {
+        parts.push(format!("each key has a bucket of its own, {most} keys at most"));
+    }
+    let unit = Amounts(bucket.capacity_unit);
+    let further = if unit.0 == Unit::Items { "further ones" } else { "what comes on top" };
+    let wait = match (unit.0, bucket.capacity - 1) {
+        (Unit::Items, 0) => "nobody waits".into(),
+        (Unit::Items, most) => format!("{most} may wait"),
+        _ => format!("{} may be in the bucket", unit.of(bucket.capacity)),
     };
-    let bucket = &config.bucket;
-    let unit = match bucket.capacity_unit {
-        Unit::Items => "items",
-        Unit::Cost => "units of cost",
-        Unit::Bytes | Unit::Bits => "bytes",
+    let late = |timeout: u64| format!("wait {} for room and", time(timeout));
+    parts.push(match (bucket.overflow, bucket.timeout) {
+        (Overflow::Block, _) if bucket.capacity == 1 => format!("{wait} but the producer"),
+        (Overflow::Block, _) => format!("{wait}, then the producer has to"),
+        (Overflow::DropNewest, None) if unit.0 == Unit::Items => format!("{wait}, {further} are dropped"),
+        (Overflow::DropNewest, None) => format!("{wait}, {further} is dropped"),
+        (Overflow::DropNewest, Some(timeout)) => format!("{wait}, further ones {} are dropped then", late(timeout)),
+        (Overflow::DropOldest, _) => format!("{wait}, {further} displace what has waited longest, which is dropped"),
+        (Overflow::Fail, None) => format!("{wait}, one more ends the run with status 3"),
+        (Overflow::Fail, Some(timeout)) => format!("{wait}, further ones {} end the run then", late(timeout)),
+    });
+    parts.extend(bucket.max_age.map(|age| format!("what has waited longer than {} expires", time(age))));
+    if !bucket.pacer.is_unlimited() && !bucket.pacer.keeps_real_time() && !bucket.pacer.is_paused() {
+        parts.push(match bucket.catch_up {
+            0 => "lateness is never made up".into(),
+            ns => format!("lateness up to {} is made up", time(ns)),
+        });
+    }
+    if let Some(shared) = &config.shared {
+        parts.push(format!("the rate is shared at {shared}"));
+    }
+    if config.intake.replay.is_some() {
+        parts.push("items arrive at their recorded times".into());
+    }
+    if config.lockstep {
+        parts.push("each waits until the reader has taken the one before".into());
+    }
+    if !bucket.pacer.is_paused() {
+        parts.push("the first leaves at once".into());
+    }
+    parts.join("; ")
+}
+
+/// `2 items per second, one every 500ms`.
+fn in_words(rate: &Rate, algorithm: &Algorithm, chunk: Option<u64>) -> String {
+    let text = rate.to_string();
+    let (amount, period) = text.split_once('/').unwrap_or((&text, "s"));
+    let split = amount.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(amount.len());
+    let amount = match (amount.split_at(split), rate.unit()) {
+        ((count, _), Unit::Items) => format!("{count} item{}", if count == "1" { "" } else { "s" }),
+        ((count, prefix), Unit::Cost) => format!("{count}{} of cost", prefix.trim_end_matches("cost")),
+        ((count, unit), Unit::Bytes | Unit::Bits) => format!("{count} {unit}"),
     };
-    let full = match (bucket.overflow, bucket.timeout) {
-        (Overflow::Block, _) => "makes the producer wait".into(),
-        (Overflow::DropNewest, None) => "is dropped".into(),
-        (Overflow::DropNewest, Some(timeout)) => format!("waits {} for room and is dropped then", ns(timeout)),
-        (Overflow::DropOldest, _) => "drops the oldest that waits".into(),
-        (Overflow::Fail, None) => "ends the run".into(),
-        (Overflow::Fail, Some(timeout)) => format!("waits {} for room and ends the run then", ns(timeout)),
+    let period = match period {
+        "ms" => "millisecond",
+        "s" => "second",
+        "min" => "minute",
+        "h" => "hour",
+        "d" => "day",
+        other => other,
     };
-    let late = match () {
-        () if bucket.pacer.is_unlimited() => "",
-        () if bucket.pacer.keeps_real_time() => "; lateness is made up as far as the algorithm allows",
-        () => &format!("; lateness up to {} is made up", ns(bucket.catch_up)),
+    let spaced = matches!(algorithm, Algorithm::LeakyBucket | Algorithm::WarmUp { .. });
+    let apart = match (rate.unit(), chunk) {
+        _ if !spaced => String::new(),
+        // Nobody reads nanoseconds.
+        (Unit::Items, _) if rate.nanos_for(1) < 10_000 => String::new(),
+        (Unit::Items, _) => format!(", one every {}", time(rate.nanos_for(1))),
+        (Unit::Bytes, Some(size)) => format!(", a chunk every {}", time(rate.nanos_for(size))),
+        (Unit::Bits, Some(size)) => format!(", a chunk every {}", time(rate.nanos_for(size.saturating_mul(8)))),
+        (Unit::Bytes, None) => format!(", so 100 bytes take {}", time(rate.nanos_for(100))),
+        (Unit::Bits, None) => format!(", so 100 bytes take {}", time(rate.nanos_for(800))),
+        (Unit::Cost, _) => String::new(),
     };
-    let age = bucket.max_age.map_or(String::new(), |age| format!("; what waits longer than {} expires", ns(age)));
-    let shared = config.shared.as_ref().map_or(String::new(), |shared| format!("; the rate is shared at {shared}"));
-    let keys =
-        bucket.max_keys.map_or(String::new(), |most| format!(", one such bucket for each key, {most} keys at most"));
-    format!(
-        "{rates}, by {algorithm}; {framing}; the bucket takes {} {unit}{keys}, and an arrival that finds it full {full}{age}{late}{shared}; \
-         the first leaves at once",
-        bucket.capacity
-    )
+    format!("{amount} per {period}{apart}")
+}
+
+/// A duration, of which what is too short to matter beside the rest is left out.
+fn time(ns: u64) -> String {
+    if ns >= SECOND {
+        let ms = std::time::Duration::from_millis(ns / 1_000_000);
+        return humantime::format_duration(ms).to_string();
+    }
+    let (unit, name) =
+        [(1_000_000, "ms"), (1000, "us"), (1, "ns")].into_iter().find(|(unit, _)| ns >= *unit).unwrap_or((1, "ns"));
+    let value = ns as f64 / unit as f64;
+    let text = format!("{:.*}", 4 - value.max(1.0).log10() as usize, value);
+    format!("{}{name}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+/// Amounts of what a rate or a capacity counts.
+struct Amounts(Unit);
+
+impl Amounts {
+    fn of(&self, amount: u64) -> String {
+        match self.0 {
+            Unit::Items if amount == 1 => "1 item".into(),
+            Unit::Items => format!("{amount} items"),
+            Unit::Cost => format!("{amount} of cost"),
+            Unit::Bytes => Size(amount).to_string(),
+            Unit::Bits => Size(amount / 8).to_string(),
+        }
+    }
 }

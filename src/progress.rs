@@ -464,7 +464,9 @@ impl Shown {
             Some((weights, ns)) if !(self.count_bytes && rate.unit() == Unit::Items) => {
                 let weight = Weight { len: weights.bytes, cost: weights.cost };
                 let units = if rate.unit() == Unit::Items { weights.items } else { pacer::units(rate.unit(), weight) };
-                format!("{} of {rate}", rate.reached(units, ns))
+                // Each key has the whole rate.
+                let joined = if self.keyed { format!(", {rate} a key") } else { format!(" of {rate}") };
+                format!("{}{joined}", rate.reached(units, ns))
             }
             _ => format!("{rate} asked"),
         };

@@ -5,5 +5,6 @@ mod cli;
 mod harness;
 mod pipe;
 mod properties;
+mod show;
 mod signals;
 mod units;

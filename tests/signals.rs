@@ -23,7 +23,7 @@ const FATAL: [(&str, Signal); 11] = [
 impl Leaky {
     /// With every signal as a shell in the foreground leaves it, whatever the tests themselves were started with, and
     /// without a core file.
-    fn as_in_the_foreground(self) -> Leaky {
+    fn like_in_the_foreground(self) -> Leaky {
         self.through("ulimit -c 0; exec env --default-signal \"$@\"")
     }
 }
@@ -40,8 +40,11 @@ impl Running {
 fn it_dies_of_every_signal_that_ends_a_process() {
     for (name, signal) in FATAL {
         let dir = Dir::new();
-        let mut run =
-            leaky("-r 1/h --stats=json --dropped").arg(dir.path("d")).stdin(seq(1..=4)).as_in_the_foreground().start();
+        let mut run = leaky("-r 1/h --stats=json --dropped")
+            .arg(dir.path("d"))
+            .stdin(seq(1..=4))
+            .like_in_the_foreground()
+            .start();
         run.until_out(2);
         run.signal(signal);
         let outcome = run.wait();
@@ -53,7 +56,7 @@ fn it_dies_of_every_signal_that_ends_a_process() {
 
 #[test]
 fn it_dies_of_a_signal_before_anything_has_come() {
-    let mut run = leaky("-r 1/h").live().as_in_the_foreground().start();
+    let mut run = leaky("-r 1/h").live().like_in_the_foreground().start();
     run.until("it listens", |run| run.listens());
     run.signal(Signal::INT);
     run.wait().dies_of(Signal::INT).writes("").is_silent();
@@ -96,7 +99,7 @@ fn a_signal_ends_a_blocked_write() {
         .stdin_from(stdin.try_clone().unwrap(), "a file")
         .pipe_size(4096)
         .held()
-        .as_in_the_foreground()
+        .like_in_the_foreground()
         .start();
     // It is blocked once it has read and cannot write.
     let mut offset = stdin.try_clone().unwrap();
@@ -124,7 +127,7 @@ fn at_whatever_moment_it_comes_nothing_is_lost() {
             .stdin_from(stdin.try_clone().unwrap(), "a file")
             .pipe_size(4096)
             .held()
-            .as_in_the_foreground()
+            .like_in_the_foreground()
             .start();
         // Before the signals are listened to, it dies without having read anything.
         run.until("it listens", |run| run.listens());
@@ -148,7 +151,7 @@ fn at_whatever_moment_it_comes_nothing_is_lost() {
 
 #[test]
 fn a_second_signal_changes_nothing() {
-    let mut run = leaky("-r 1/h").stdin(seq(1..=4)).as_in_the_foreground().start();
+    let mut run = leaky("-r 1/h").stdin(seq(1..=4)).like_in_the_foreground().start();
     run.until_out(2);
     run.signal(Signal::TERM);
     run.signal(Signal::TERM);

@@ -125,6 +125,8 @@ pub(super) fn fit_for_gate(cli: &Cli) -> Result<(), Complaint> {
         (cli.simulate, "--simulate"),
         (cli.lockstep, "--lockstep"),
         (cli.stats.is_some(), "--stats"),
+        (cli.progress, "--progress"),
+        (cli.metrics.is_some(), "--metrics"),
     ];
     match useless.iter().find(|(given, _)| *given) {
         Some((_, option)) => wrong(option, "a gate passes no items, it waits for one turn; leave it out"),

@@ -75,7 +75,7 @@ fn start(place: impl AsRef<Path>, n: u64, turns: u64) -> Child {
 
 fn start_into(stdout: Stdio, place: impl AsRef<Path>, n: u64, turns: u64) -> Child {
     Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child", "--ignored", "--nocapture"])
+        .args(["--exact", "store::child", "--ignored", "--nocapture"])
         .env("CHILD_PLACE", place.as_ref())
         .env("CHILD_RATE", n.to_string())
         .env("CHILD_TURNS", turns.to_string())
@@ -212,107 +212,13 @@ fn full_and_read_only_file_systems_are_said() {
 #[cfg(feature = "redis")]
 mod with_a_server {
     use super::*;
+    use crate::server::{Server, free_port, server, spawn};
     use leaky::shared::background::Background;
     use leaky::shared::ledger::{Ask, Ledger, Need};
     use leaky::shared::redis::RedisStore;
     use leaky::shared::reservation::{self, Order, Pace, State, Verdict};
     use std::net::TcpListener;
     use std::sync::mpsc::channel;
-
-    /// A server of our own on a free port, ended with the test.
-    struct Server {
-        process: Child,
-        port: u16,
-        directory: tempfile::TempDir,
-        options: Vec<String>,
-    }
-
-    impl Server {
-        fn start(options: &[&str]) -> Option<Self> {
-            if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-                assert!(std::env::var("CI").as_deref() != Ok("true"), "redis-server is not installed");
-                eprintln!("skipped: redis-server is not installed");
-                return None;
-            }
-            let port = free_port();
-            let options: Vec<_> = options.iter().map(|option| option.replace("PORT", &port.to_string())).collect();
-            let directory = tempfile::tempdir().unwrap();
-            let process = spawn(port, directory.path(), &options);
-            let server = Server { process, port, directory, options };
-            server.wait_for_it();
-            Some(server)
-        }
-
-        fn wait_for_it(&self) {
-            for _ in 0..500 {
-                // With a password wanted, or TLS, that is what it answers, and it is there.
-                if std::net::TcpStream::connect(("127.0.0.1", self.port)).is_ok() {
-                    return;
-                }
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            panic!("redis-server did not start");
-        }
-
-        fn kill(&mut self) {
-            self.process.kill().unwrap();
-            self.process.wait().unwrap();
-        }
-
-        fn restart(&mut self) {
-            self.process = spawn(self.port, self.directory.path(), &self.options);
-            self.wait_for_it();
-        }
-
-        fn url(&self) -> String {
-            format!("redis://127.0.0.1:{}", self.port)
-        }
-
-        fn connection(&self) -> redis::Connection {
-            redis::Client::open(self.url()).unwrap().get_connection().unwrap()
-        }
-
-        fn run<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
-            let mut cmd = redis::cmd(words[0]);
-            cmd.arg(&words[1..]).query(&mut self.connection()).unwrap()
-        }
-    }
-
-    impl Drop for Server {
-        fn drop(&mut self) {
-            let _ = self.process.kill();
-            let _ = self.process.wait();
-        }
-    }
-
-    fn free_port() -> u16 {
-        // Below 55536: a Cluster's second port is 10000 higher.
-        loop {
-            let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-            if port < 55_536 {
-                return port;
-            }
-        }
-    }
-
-    fn spawn(port: u16, directory: &Path, options: &[String]) -> Child {
-        Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--dir"])
-            .arg(directory)
-            .args(options)
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    macro_rules! server {
-        ($($option:expr),*) => {
-            match Server::start(&[$($option),*]) {
-                Some(server) => server,
-                None => return,
-            }
-        };
-    }
 
     /// The message of what must fail.
     fn said<T: std::fmt::Debug>(result: Result<T, StoreError>, outage: bool) -> String {
@@ -596,7 +502,7 @@ mod with_a_server {
         let text = said(wait_us(&mut open(url.replace("rediss", "redis"), 10).unwrap(), 1), true);
         assert!(text.contains("the connection fails"), "{text}");
         let output = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "child", "--ignored", "--nocapture"])
+            .args(["--exact", "store::child", "--ignored", "--nocapture"])
             .envs([
                 ("CHILD_PLACE", url.as_str()),
                 ("CHILD_RATE", "100"),

@@ -1063,7 +1063,8 @@ impl Bucket {
         let dear = pacer
             .rests(&lane.state, weight)
             .any(|rest| u128::from(units) > limit(&rest).map_or(u128::from(capacity), |limit| limit.1));
-        let (mut count, mut since) = (u64::MAX, 0);
+        // What leaves while it warms up has more to pay than what waits, so each is decided on by itself.
+        let (mut count, mut since) = (if pacer.warms_up() { 1 } else { u64::MAX }, 0);
         for rest in pacer.rests(&lane.state, weight) {
             let own = match limit(&rest) {
                 _ if dear && waiting > 0 => return Room::Later,

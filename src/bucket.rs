@@ -8,7 +8,7 @@
 //! and bucket time does not pass the instant at which that was due by more than the catch-up. When the write ends, the
 //! lateness beyond the catch-up is forgiven: the whole schedule has moved, and there is nothing to make up. Late
 //! wake-ups, blocked writes, a stopped process and a suspended machine are all the same here. The token bucket and the
-//! windows make lateness up by themselves and keep real time.
+//! windows make lateness up by themselves and keep real time; so does a bucket without a rate, unless it replays.
 //!
 //! **Events at one instant** come in this order: what has waited too long expires, what is due leaves, what has
 //! arrived is offered. An item is *waiting* until it leaves, *leaving* until it is written. What has arrived and is not
@@ -492,7 +492,9 @@ impl Bucket {
         let old = std::mem::replace(&mut self.config.pacer, config.pacer.clone());
         // Bucket time by the old pacer, and the new one must not turn it back.
         let at = now.saturating_sub(self.accounts.forgiven).min(match self.leaving.front() {
-            Some(front) if !old.keeps_real_time() => old.ceil_ns(front.due).saturating_add(self.config.catch_up),
+            Some(front) if !keeps_real_time(&old, self.config.replays) => {
+                old.ceil_ns(front.due).saturating_add(self.config.catch_up)
+            }
             _ => NEVER,
         });
         self.config.catch_up = config.catch_up;
@@ -576,7 +578,7 @@ impl Bucket {
 
     fn plug_of(&self, due: Ticks) -> u64 {
         // What has left at a shared rate and is late cannot be made up for by any pacer.
-        if self.config.pacer.keeps_real_time() && self.sharing.is_none() {
+        if keeps_real_time(&self.config.pacer, self.config.replays) && self.sharing.is_none() {
             return NEVER;
         }
         self.config.pacer.ceil_ns(due).saturating_add(self.config.catch_up)
@@ -1295,7 +1297,7 @@ impl Bucket {
             let oldest = self.config.max_age.map_or(NEVER, |age| head.run.arrival.saturating_add(age).max(self.at));
             let real = now.min(oldest).saturating_sub(self.accounts.forgiven);
             let plug = self.leaving.front().map_or(due, |front| front.due);
-            let plug = match pacer.keeps_real_time() && self.sharing.is_none() {
+            let plug = match keeps_real_time(pacer, self.config.replays) && self.sharing.is_none() {
                 true => NEVER,
                 false => pacer.ceil_ns(plug).saturating_add(self.config.catch_up),
             };
@@ -1475,7 +1477,7 @@ impl Bucket {
             return;
         }
         while let Some(mut back) = self.leaving.pop_back() {
-            let id = back.lane;
+            let (id, due) = (back.lane, back.due);
             let begun = back.written > 0 || (self.in_step && self.leaving.is_empty());
             if back.part != Part::Whole || (begun && back.run.count == 1) {
                 self.leaving.push_back(back);
@@ -1495,7 +1497,7 @@ impl Bucket {
             let units = pacer::units(self.config.capacity_unit, run.weight).saturating_mul(run.count);
             let lane = &mut self.lanes[id as usize];
             lane.line.units = lane.line.units.saturating_add(units);
-            lane.line.waiting.push_front(Waiting { run, part: Part::Whole, admitted: 0 });
+            lane.line.waiting.push_front(Waiting { run, part: Part::Whole, admitted: due });
             self.refresh(id);
             if begun {
                 return;
@@ -1672,6 +1674,11 @@ impl Lane {
     fn new(pacer: &Pacer, key: Box<[u8]>) -> Lane {
         Lane { state: pacer.fresh(), line: Line::default(), last: 0, fresh_at: BUSY, key }
     }
+}
+
+/// Whether bucket time is real time. A replay without a rate has a schedule of its own, and a stop shifts the rest of it.
+fn keeps_real_time(pacer: &Pacer, replays: bool) -> bool {
+    pacer.keeps_real_time() && !(replays && pacer.is_unlimited())
 }
 
 /// How many units of a rate make one of the capacity; `None` if they count different things.

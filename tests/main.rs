@@ -7,4 +7,5 @@ mod pipe;
 mod properties;
 mod show;
 mod signals;
+mod simulate;
 mod units;

@@ -60,6 +60,8 @@ struct World {
     /// Instants at which somebody looks, and so has all happen that is to happen.
     pokes: Vec<u64>,
     now: u64,
+    /// When a replay began, in bucket time.
+    anchor: Option<u64>,
     read: Vec<u8>,
     written: Vec<u8>,
     cast_off: Vec<u8>,
@@ -82,6 +84,7 @@ impl World {
             turns: turns.iter().rev().copied().collect(),
             pokes,
             now: 0,
+            anchor: None,
             read: Vec::new(),
             written: Vec::new(),
             cast_off: Vec::new(),
@@ -138,10 +141,12 @@ impl World {
     fn arrive(&mut self) {
         let Some((_, mut text)) = self.arrivals.pop_front() else { return };
         self.read.extend_from_slice(&text);
-        let mut arrivals = Vec::new();
+        let mut arrivals: Vec<Arrival> = Vec::new();
         self.intake.take(&mut text, false, self.now, &mut arrivals);
-        for arrival in arrivals {
-            let arrival: Arrival = arrival;
+        for mut arrival in arrivals {
+            if let Some(recorded) = &mut arrival.recorded {
+                *recorded += *self.anchor.get_or_insert(self.bucket.bucket_time(self.now));
+            }
             self.bucket.arrive(self.now, arrival);
         }
     }
@@ -419,6 +424,36 @@ proptest! {
             prop_assert!(numbers.windows(2).all(|two| two[0] < two[1]), "key {} is not in order: {:?}", key, numbers);
             let ends: Vec<u64> = of_key.map(|(_, at)| *at).collect();
             bounded(&ends, n, p, 30 * MS, 1)?;
+        }
+    }
+
+    /// 4.10: stamps are never early, and lateness shifts the rest but for the catch-up, with a rate or without.
+    #[test]
+    fn a_replay_is_shifted_by_lateness_and_bursts_nothing(
+        gaps in prop::collection::vec(0..400_u64, 1..30), turns in turns(), rated: bool,
+        policy in prop_oneof![Just("block"), Just("drop"), Just("drop-oldest")],
+    ) {
+        let mut stamps = vec![0];
+        gaps.iter().for_each(|gap| stamps.push(stamps[stamps.len() - 1] + gap));
+        let text: String = stamps.iter().enumerate().map(|(i, ms)| format!("{i} {}.{:03}\n", ms / 1000, ms % 1000)).collect();
+        let rate = if rated { "-r 100/s" } else { "" };
+        let args = format!("--replay field:2 --catch-up 20ms -o {policy} {rate}");
+        let world = World::run(&args, &[(7 * MS, text.into_bytes())], &turns, &[]);
+        let stamped = |item: &[u8]| {
+            let number = String::from_utf8_lossy(item).split(' ').next().unwrap().parse::<usize>().unwrap();
+            stamps[number] * MS
+        };
+        prop_assert_eq!(world.ends.len(), stamps.len());
+        for (i, (one, from)) in world.ends.iter().enumerate() {
+            prop_assert!(*from >= 7 * MS + stamped(one));
+            // A rate may hold the first of two back.
+            for (other, to) in world.ends[i..].iter().filter(|_| !rated) {
+                let recorded = stamped(other) - stamped(one);
+                prop_assert!(to - from + 20 * MS >= recorded, "{} ns apart instead of {}", to - from, recorded);
+            }
+        }
+        if rated {
+            bounded(&world.end_times(), 100, 1000 * MS, 20 * MS, 1)?;
         }
     }
 

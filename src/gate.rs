@@ -6,7 +6,7 @@
 use crate::clock::{Clock, Monotonic, SECOND};
 use crate::exit::Exit;
 use crate::fd::{self, Ear};
-use crate::pipeline::Voice;
+use crate::hub::Voice;
 use crate::shared;
 use crate::shared::client::{Client, Timer, Turn};
 use crate::signals;

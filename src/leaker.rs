@@ -3,7 +3,7 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fd::{Hole, MOST_SLICES, Woken};
-use crate::pipeline::{Core, Shared, Stop, Voice};
+use crate::hub::{Core, Shared, Stop, Voice};
 use crate::run::Slice;
 use crate::shared::StoreError;
 use crate::shared::background::Background;

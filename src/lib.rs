@@ -9,6 +9,7 @@ pub mod fd;
 pub mod follow;
 pub mod frame;
 pub mod gate;
+pub mod hub;
 pub mod intake;
 pub mod leaker;
 pub mod metrics;
@@ -28,7 +29,7 @@ pub mod timestamp;
 
 use config::Config;
 use exit::Exit;
-use pipeline::Voice;
+use hub::Voice;
 
 /// Does what `config` says.
 ///

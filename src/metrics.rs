@@ -7,7 +7,7 @@ use crate::clock::{self, SECOND};
 use crate::config::Config;
 use crate::counters::Pace;
 use crate::follow::directory;
-use crate::pipeline::Voice;
+use crate::hub::Voice;
 use crate::progress::Look;
 use crate::rate::{Rate, Unit};
 use anyhow::{Context, bail};

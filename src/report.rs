@@ -3,8 +3,8 @@
 use crate::clock::{Clock, MILLISECOND, Monotonic, SECOND};
 use crate::config::{Config, Format};
 use crate::counters::Pace;
+use crate::hub::{Core, Voice};
 use crate::pacer;
-use crate::pipeline::{Core, Voice};
 use crate::progress;
 use crate::rate::{Rate, Unit};
 use crate::run::Weight;

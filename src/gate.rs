@@ -6,10 +6,10 @@
 use crate::clock::{Clock, Monotonic, SECOND};
 use crate::exit::Exit;
 use crate::fd::{self, Ear};
-use crate::hub::Voice;
 use crate::shared;
 use crate::shared::client::{Client, Timer, Turn};
 use crate::signals;
+use crate::voice::Voice;
 use anyhow::{Context, bail};
 use signal_hook::consts::SIGUSR1;
 use std::ffi::OsString;

@@ -3,16 +3,12 @@
 //! The bucket is locked once for each block that is read and once for each time the leaker wakes. The leaker sleeps in a
 //! poll and is called by a bell; the reader waits for room on a condition.
 
-use crate::bucket::{Accounts, Bucket, Notice};
+use crate::bucket::{Accounts, Bucket};
 use crate::config::Config;
 use crate::counters::{Counters, Lateness};
-use crate::exit::Exit;
 use crate::fd::{self, Bell};
 use crate::intake::Faults;
-use crate::progress::{self};
 use crate::run::Slice;
-use crate::shared::StoreError;
-use crate::shared::ledger::{self, OnOutage};
 use anyhow::Context;
 use std::fs::File;
 use std::io::Write as _;
@@ -208,81 +204,5 @@ impl Dropped {
         });
         let written = written.and_then(|()| file.write_all(&joined));
         written.with_context(|| format!("could not write to --dropped '{}'", self.path.display()))
-    }
-}
-
-/// Says what there is to say about the run, one line each.
-#[derive(Clone, Debug)]
-pub struct Voice {
-    quiet: bool,
-}
-
-impl Voice {
-    /// A voice that is silent about everything but errors if `quiet`.
-    pub fn new(quiet: bool) -> Voice {
-        Voice { quiet }
-    }
-
-    /// Warns.
-    pub fn warn(&self, text: impl std::fmt::Display) {
-        if !self.quiet {
-            self.say(text);
-        }
-    }
-
-    /// Says so, quiet or not. Nothing can be done about a stderr that takes nothing.
-    pub fn say(&self, text: impl std::fmt::Display) {
-        progress::aside(&format!("leaky: {text}"));
-    }
-
-    /// Says what was wrong with the input.
-    pub fn notice_faults(&self, faults: &Faults) {
-        let all = [
-            (faults.key, "key", "its key is the empty one"),
-            (faults.cost, "cost", "it costs 1"),
-            (faults.time, "time", "it arrives with the one before"),
-        ];
-        for (unreadable, what, instead) in all {
-            if unreadable.count > 0 {
-                let (first, count) = (unreadable.first, unreadable.count);
-                self.warn(format!("item {first} has no readable {what}, so {instead}; {count} in all"));
-            }
-        }
-    }
-
-    /// Says what the bucket has noticed.
-    pub fn notice(&self, notices: Vec<Notice>) {
-        for notice in notices {
-            self.warn(match notice {
-                Notice::MemoryFull => "64 MiB are held, which is overflow like any other; give --capacity in bytes for more",
-                Notice::NothingToEvict => {
-                    "--overflow drop-oldest: nothing waits that could be dropped instead of an arrival; say --capacity 2 or more"
-                }
-                Notice::KeyBlocks => "--overflow block: one full key makes all others wait; say --overflow drop to drop its items",
-                Notice::KeysFull => "the table of keys is full; say a higher --max-keys",
-            });
-        }
-    }
-
-    /// Says why a shared bucket cannot be had; how that ends the run.
-    pub fn refuse(&self, error: &StoreError) -> Exit {
-        self.say(error);
-        if error.is_outage() { Exit::NoTurn } else { Exit::Failed }
-    }
-
-    /// Says what there is to say about a shared bucket.
-    pub fn notice_shared(&self, notice: &ledger::Notice, on_outage: OnOutage) {
-        match (notice, on_outage) {
-            // An own bucket is not what was agreed on, so this is not to be missed.
-            (ledger::Notice::Outage(error), OnOutage::Local(own)) => {
-                self.say(format!("{error}; going on by myself at {} until it is back", own.pace));
-            }
-            (ledger::Notice::Outage(error), _) => self.warn(format!("{error}; holding until it is back")),
-            (ledger::Notice::Back, _) => self.warn("--shared: it is back"),
-            (ledger::Notice::Reset, _) => {
-                self.warn("--shared: the bucket's state was damaged or beyond belief, and is begun afresh");
-            }
-            (ledger::Notice::TooFar { .. }, _) => {}
-        }
     }
 }

@@ -3,11 +3,12 @@
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::fd::{Hole, MOST_SLICES, Woken};
-use crate::hub::{Core, Shared, Stop, Voice};
+use crate::hub::{Core, Shared, Stop};
 use crate::run::Slice;
 use crate::shared::StoreError;
 use crate::shared::background::Background;
 use crate::shared::ledger::OnOutage;
+use crate::voice::Voice;
 use crossbeam_channel::Sender;
 use std::io::{ErrorKind, IoSlice};
 use std::sync::Arc;

@@ -26,10 +26,11 @@ pub mod shared;
 pub mod signals;
 pub mod simulate;
 pub mod timestamp;
+pub mod voice;
 
 use config::Config;
 use exit::Exit;
-use hub::Voice;
+use voice::Voice;
 
 /// Does what `config` says.
 ///

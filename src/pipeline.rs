@@ -8,7 +8,7 @@ use crate::config::{Config, Follow};
 use crate::counters::Pace;
 use crate::exit::Exit;
 use crate::fd::{self, Ear, Input, Output};
-use crate::hub::{Busy, Dropped, Shared, Stop, Voice};
+use crate::hub::{Busy, Dropped, Shared, Stop};
 use crate::intake::Intake;
 use crate::leaker::{Leaker, Store};
 use crate::progress::{self, Look, Progress};
@@ -17,6 +17,7 @@ use crate::report::Report;
 use crate::run::Slice;
 use crate::shared::background::Background;
 use crate::shared::{self, StoreError};
+use crate::voice::{self, Voice};
 use crate::{clock, follow, metrics, signals};
 use anyhow::Context;
 use signal_hook::consts::SIGHUP;
@@ -63,7 +64,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let summary = move || {
         // Nobody waits for a stderr that takes nothing.
         let summary = asked.summary(&at_signal.lock(), None);
-        progress::aside(&summary);
+        voice::aside(&summary);
     };
     let signalled = move |signal| match &reread {
         Some(bell) if signal == SIGHUP => bell.ring(),

@@ -1,7 +1,7 @@
 //! `--progress`: one line on stderr that says how it goes.
 //!
 //! A thread of its own draws it a few times a second out of snapshots of the counters, so nothing on the data path
-//! waits for a terminal. What else is written to stderr goes through `aside`, which takes the line away and puts it
+//! waits for a terminal. What else is written to stderr goes through `voice::aside`, which takes the line away and puts it
 //! back. indicatif keeps the line; how it gets onto the terminal is decided here, since a line that is not filled up
 //! with blanks survives a change of the terminal's width, and a dumb terminal knows no escape sequences.
 
@@ -15,6 +15,7 @@ use crate::pacer;
 use crate::rate::{Rate, Unit};
 use crate::report::Report;
 use crate::run::Weight;
+use crate::voice::{in_foreground, line};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle, TermLike};
 use std::collections::VecDeque;
@@ -41,32 +42,6 @@ impl Look {
         let accounts = self.shared.counters.snapshot();
         (accounts, self.clock.now())
     }
-}
-
-/// The line that is drawn at the moment: stderr is one for the whole process, and so is the line on it.
-static LINE: Mutex<Option<ProgressBar>> = Mutex::new(None);
-
-fn line() -> std::sync::MutexGuard<'static, Option<ProgressBar>> {
-    LINE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// Writes `text` and a newline to stderr, above the line if there is one.
-pub fn aside(text: &str) {
-    // Nothing can be done about a stderr that takes nothing.
-    let write = || {
-        let _ = writeln!(io::stderr(), "{text}");
-    };
-    let bar = line().clone();
-    match bar {
-        Some(bar) if in_foreground() => bar.suspend(write),
-        _ => write(),
-    }
-}
-
-/// Whether the terminal of stderr is ours at the moment. Who works in the background draws nothing onto it.
-fn in_foreground() -> bool {
-    let group = rustix::termios::tcgetpgrp(rustix::stdio::stderr());
-    group.map_or(true, |group| group == rustix::process::getpgrp())
 }
 
 const TICK: Duration = Duration::from_millis(250);

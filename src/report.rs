@@ -3,12 +3,12 @@
 use crate::clock::{Clock, MILLISECOND, Monotonic, SECOND};
 use crate::config::{Config, Format};
 use crate::counters::Pace;
-use crate::hub::{Core, Voice};
+use crate::hub::Core;
 use crate::pacer;
-use crate::progress;
 use crate::rate::{Rate, Unit};
 use crate::run::Weight;
 use crate::shared::{Config as Shared, Level};
+use crate::voice::{self, Voice};
 use serde_json::json;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -81,7 +81,7 @@ impl Report {
             ));
         }
         if self.format.is_some() {
-            progress::aside(&self.summary(core, level));
+            voice::aside(&self.summary(core, level));
         }
     }
 

@@ -3,8 +3,8 @@
 use crate::bucket::Notice;
 use crate::exit::Exit;
 use crate::intake::Faults;
-use crate::shared::ledger::{self, OnOutage};
 use crate::shared::StoreError;
+use crate::shared::ledger::{self, OnOutage};
 use indicatif::ProgressBar;
 use std::io::{self, Write as _};
 use std::sync::{Mutex, PoisonError};

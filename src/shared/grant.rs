@@ -1,8 +1,18 @@
 //! Reserved units and when they may leave, on the caller's clock: exact, in 128 bits. Pure.
 
-use super::ledger::Need;
 use super::reservation::{self, Moment, Order, State, Terms, Verdict};
 use std::collections::VecDeque;
+
+/// What waits, when a ledger is asked what to ask.
+#[derive(Clone, Copy, Debug)]
+pub struct Need {
+    /// Cost of the item at the head.
+    pub cost: u64,
+    /// Cost of all that waits, the head included.
+    pub waiting: u64,
+    /// Take nothing if the head would have to wait longer than this.
+    pub max_wait_ns: Option<u64>,
+}
 
 /// Wake-ups are late by this much on a busy machine: it does not count as having been stopped.
 const LATE_WAKE_NS: u64 = 10_000_000;

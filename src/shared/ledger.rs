@@ -13,6 +13,7 @@
 //!   they would have been paid in one go.
 //! - A call is never repeated; one whose answer was lost may have taken units, and they are spent.
 
+pub use super::grant::Need;
 use super::grant::{Grant, Lane};
 use super::reservation::Terms;
 use super::{Reply, Request, Returned, StoreError};
@@ -46,17 +47,6 @@ pub struct Settings {
     pub on_outage: OnOutage,
     /// Anything that differs between processes: it spreads their retries.
     pub seed: u64,
-}
-
-/// What waits, when a ledger is asked what to ask.
-#[derive(Clone, Copy, Debug)]
-pub struct Need {
-    /// Cost of the item at the head.
-    pub cost: u64,
-    /// Cost of all that waits, the head included.
-    pub waiting: u64,
-    /// Take nothing if the head would have to wait longer than this.
-    pub max_wait_ns: Option<u64>,
 }
 
 /// What to do before looking for a slot.

@@ -42,6 +42,8 @@ pub struct Busy {
     pub bytes: u64,
     /// Its cost.
     pub cost: u64,
+    /// The lateness that was forgiven in it, in nanoseconds.
+    pub forgiven: u64,
 }
 
 /// What both threads work on, under one lock.

@@ -271,6 +271,7 @@ impl Core {
             self.blocked_ns += now - last;
         } else if busy {
             self.busy.ns += now.saturating_sub(last.max(self.changed_at));
+            self.busy.forgiven += accounts.forgiven - before.forgiven;
         }
         if busy {
             self.busy.items += accounts.emitted - before.emitted;

@@ -23,6 +23,8 @@ pub struct Report {
     keyed: bool,
     /// Warming up is slower than the rate on purpose, and so is a share of it: there is no telling whether it was reached.
     paced: bool,
+    /// Lateness beyond the catch-up is forgiven.
+    forgives: bool,
     /// How much earlier than at its place in the shared bucket something may leave, in nanoseconds.
     credit: u64,
 }
@@ -36,6 +38,7 @@ impl Report {
             pace: Arc::new(Mutex::new(Pace::of(config))),
             bytes: config.bucket.count_bytes,
             keyed: config.bucket.max_keys.is_some(),
+            forgives: !config.bucket.pacer.keeps_real_time(),
             paced: !config.bucket.pacer.warms_up() && config.shared.is_none(),
             credit: config.shared.as_ref().map_or(0, |Shared { terms, .. }| terms.pace.span_ns(terms.credit(1))),
         }
@@ -108,7 +111,11 @@ impl Report {
             let short = asked.saturating_sub(reached.saturating_add(chance));
             (rate, if asked == 0 { 0.0 } else { short as f64 * 100.0 / asked as f64 })
         });
-        missed.min_by(|a, b| a.1.total_cmp(&b.1)).filter(|(_, percent)| *percent > 1.0)
+        let missed = missed.min_by(|a, b| a.1.total_cmp(&b.1))?;
+        // A schedule that forgives loses only what it forgives, however little an item that is dear leaves to be seen.
+        let lost =
+            if self.forgives { core.busy.forgiven as f64 * 100.0 / core.busy.ns.max(1) as f64 } else { missed.1 };
+        Some((missed.0, missed.1.min(lost))).filter(|(_, percent)| *percent > 1.0)
     }
 
     fn reached(&self, rate: &Rate, core: &Core) -> u64 {

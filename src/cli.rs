@@ -1,5 +1,8 @@
 //! The options as typed. What they mean, and which go together, is for `config` to say.
 
+// What stands in brackets is help for people, no link.
+#![allow(rustdoc::broken_intra_doc_links)]
+
 use crate::exit::Exit;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser};

@@ -126,6 +126,30 @@ fn eight_processes_share_a_file_exactly() {
 }
 
 #[test]
+#[ignore = "it measures: run it alone, with --release and --nocapture"]
+fn file_operations_per_second() {
+    for threads in [1u32, 8] {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("f");
+        let work = || {
+            // As many open files as there would be in as many processes.
+            let mut store = open(&path, 1_000_000_000).unwrap();
+            let (began, mut count) = (Instant::now(), 0u32);
+            while began.elapsed() < Duration::from_secs(2) {
+                wait_us(&mut *store, 1).unwrap();
+                count += 1;
+            }
+            count
+        };
+        let all = std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+            workers.into_iter().map(|worker| worker.join().unwrap()).sum::<u32>()
+        });
+        println!("{threads} at once: {} operations a second", all / 2);
+    }
+}
+
+#[test]
 fn a_killed_process_blocks_nobody() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("f");

@@ -177,12 +177,13 @@ impl Bucket {
             let Some(need) = sharing.need(lane) else { continue };
             match sharing.ledger.ask(&lane.key, need, self.now) {
                 Ask::Call(request) => sharing.calls.push(request),
-                Ask::Nothing | Ask::TooFar { .. } if sharing.ledger.retry_at().is_some() && !lane.line.held => {
+                Ask::Later if !lane.line.held => {
                     lane.line.held = true;
                     sharing.held.push(id);
                 }
-                Ask::Nothing | Ask::TooFar { .. } => {}
+                Ask::Later | Ask::Nothing | Ask::TooFar { .. } => {}
             }
+            sharing.returned.append(&mut sharing.ledger.take_void());
             // The own bucket of an outage answers at once.
             self.pay(id);
             self.place(id);
@@ -197,6 +198,210 @@ impl Bucket {
             let paid = lane.line.owed.min(sharing.ledger.reserved(&lane.key));
             sharing.ledger.take(&lane.key, paid);
             lane.line.owed -= paid;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Arrival, Config, Overflow, Part};
+    use super::*;
+    use crate::pacer::{Algorithm, Pacer};
+    use crate::rate::Rate;
+    use crate::run::{Layout, Run, Slice, Weight};
+    use crate::shared::Reply;
+    use crate::shared::ledger::OnOutage;
+    use crate::shared::reservation::{self, Order, State, Terms, Verdict};
+
+    const MS: u64 = 1_000_000;
+
+    fn rate(n: u64) -> Rate {
+        Rate::new(n, 1000 * MS, Unit::Items).unwrap()
+    }
+
+    fn bucket(n: u64, change: impl FnOnce(&mut Config)) -> Bucket {
+        let (terms, catch_up) = (Terms::new(&rate(n), 1).unwrap(), 10 * MS);
+        let settings = Settings { terms, catch_up_ns: catch_up, on_outage: OnOutage::Block, seed: 1 };
+        let mut config = Config {
+            pacer: Pacer::new(&[rate(n)], &Algorithm::LeakyBucket).unwrap(),
+            catch_up,
+            capacity: 1024,
+            capacity_unit: Unit::Items,
+            overflow: Overflow::Block,
+            timeout: None,
+            max_age: None,
+            max_held: 64 << 20,
+            layout: Layout::Byte(b'\n'),
+            max_keys: None,
+            count_bytes: false,
+            replays: false,
+            trace: false,
+            shared: Some(settings),
+        };
+        change(&mut config);
+        Bucket::new(config, false)
+    }
+
+    fn lines(bucket: &mut Bucket, count: u64, now: u64) {
+        let slice = Slice::new(b"\n".repeat(count as usize));
+        let run = Run { slice, count, weight: Weight { len: 1, cost: 1 }, number: 1, arrival: now };
+        bucket.arrive(now, Arrival { run, part: Part::Whole, key: None, recorded: None });
+    }
+
+    /// A server, some buckets with something to let out, and a clock.
+    struct World {
+        buckets: Vec<Bucket>,
+        state: Option<State>,
+        away: std::ops::Range<u64>,
+        now: u64,
+        /// When each item left, and whose it was.
+        left: Vec<(u64, usize)>,
+        calls: usize,
+    }
+
+    impl World {
+        fn new(buckets: Vec<Bucket>) -> World {
+            World { buckets, state: None, away: 0..0, now: 0, left: Vec::new(), calls: 0 }
+        }
+
+        fn serve(&mut self, request: &Request, terms: Terms) -> Result<Reply, StoreError> {
+            let now_us = self.now / 1000;
+            if self.away.contains(&self.now) {
+                return Err(StoreError::Outage("gone".into()));
+            }
+            let order = Order::new(&terms.pace, request.units, request.credit, None, request.floor).unwrap();
+            match reservation::reserve(&terms.pace, self.state, now_us, &order) {
+                Verdict::Granted { base, state, reset } => {
+                    self.state = Some(state);
+                    Ok(Reply::Granted { now_us, base, reset, age_ns: 0 })
+                }
+                verdict => Err(StoreError::Refused(format!("{verdict:?}"))),
+            }
+        }
+
+        /// Lets everything happen up to `until`; answers come at once, and what leaves is written in no time.
+        fn run(&mut self, until: u64) {
+            loop {
+                for id in 0..self.buckets.len() {
+                    self.buckets[id].advance(self.now);
+                    while self.buckets[id].has_calls() {
+                        let terms = self.buckets[id].config.shared.unwrap().terms;
+                        let (calls, returned) = self.buckets[id].take_calls();
+                        for back in returned {
+                            let after = reservation::give_back(&terms.pace, self.state, back.end, back.back);
+                            self.state = after.or(self.state);
+                        }
+                        for request in calls {
+                            self.calls += 1;
+                            let result = self.serve(&request, terms);
+                            self.buckets[id].answered(Answer { request, came_ns: self.now, result }).unwrap();
+                        }
+                        self.buckets[id].advance(self.now);
+                    }
+                    let mut slices = Vec::new();
+                    self.buckets[id].leaving(&mut slices, usize::MAX);
+                    let bytes = slices.iter().map(Slice::len).sum();
+                    self.left.extend(std::iter::repeat_n((self.now, id), bytes));
+                    self.buckets[id].wrote(bytes, self.now, |_, _, _| {});
+                }
+                let next = self.buckets.iter().filter_map(Bucket::next_event).min();
+                match next.filter(|next| *next <= until) {
+                    Some(next) => self.now = self.now.max(next),
+                    None => {
+                        self.now = until;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn slots_are_exact_and_calls_are_one_a_batch() {
+        let mut world = World::new(vec![bucket(1000, |_| {})]);
+        lines(&mut world.buckets[0], 500, 0);
+        world.run(1000 * MS);
+        let times: Vec<u64> = world.left.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times, (0..500).map(|k| k * MS).collect::<Vec<_>>());
+        assert!(world.calls <= 51, "{}", world.calls);
+        assert!(world.buckets[0].is_empty());
+    }
+
+    #[test]
+    fn two_take_turns() {
+        let mut world = World::new(vec![bucket(10, |_| {}), bucket(10, |_| {})]);
+        lines(&mut world.buckets[0], 20, 0);
+        lines(&mut world.buckets[1], 20, 0);
+        world.run(10_000 * MS);
+        let times: Vec<u64> = world.left.iter().map(|(at, _)| *at).collect();
+        assert_eq!(times, (0..40).map(|k| k * 100 * MS).collect::<Vec<_>>());
+        let mine = world.left[..20].iter().filter(|(_, id)| *id == 0).count();
+        assert!((9..=11).contains(&mine), "{mine}");
+    }
+
+    #[test]
+    fn drop_lets_in_as_many_as_without_sharing() {
+        let mut world = World::new(vec![bucket(2, |config| {
+            (config.overflow, config.capacity) = (Overflow::DropNewest, 20);
+        })]);
+        lines(&mut world.buckets[0], 100_000, 0);
+        world.run(100 * MS);
+        lines(&mut world.buckets[0], 100_000, 100 * MS);
+        world.run(60_000 * MS);
+        assert_eq!((world.left.len(), world.buckets[0].accounts().dropped), (20, 199_980));
+    }
+
+    #[test]
+    fn what_others_have_reserved_fills_the_bucket() {
+        let mut world = World::new(vec![bucket(2, |config| {
+            (config.overflow, config.capacity) = (Overflow::DropNewest, 20);
+        })]);
+        world.buckets[0].heard(5000 * MS, 0);
+        lines(&mut world.buckets[0], 100, 0);
+        assert_eq!(world.buckets[0].accounts().dropped, 90);
+    }
+
+    #[test]
+    fn what_expires_gives_its_slot_back() {
+        let mut world = World::new(vec![bucket(1, |config| config.max_age = Some(500 * MS))]);
+        lines(&mut world.buckets[0], 3, 0);
+        world.run(900 * MS);
+        assert_eq!((world.left.len(), world.buckets[0].accounts().expired), (1, 2));
+        assert_eq!(world.state.unwrap().tat.us, 1_000_000);
+    }
+
+    #[test]
+    fn a_plugged_hole_reserves_nothing_and_what_is_late_is_reserved_anew() {
+        let mut world = World::new(vec![bucket(100, |_| {})]);
+        lines(&mut world.buckets[0], 300, 0);
+        world.run(500 * MS);
+        let before = (world.left.len(), world.calls);
+        assert_eq!(before.0, 51);
+        world.buckets[0].blocked(true);
+        world.now = 1500 * MS;
+        world.buckets[0].advance(world.now);
+        assert!(!world.buckets[0].has_calls());
+        world.buckets[0].blocked(false);
+        world.run(1600 * MS);
+        let after = world.left.len() - before.0;
+        assert!((10..=12).contains(&after), "{after}");
+    }
+
+    #[test]
+    fn an_outage_is_tried_again_and_not_without_end() {
+        for local in [false, true] {
+            let own = if local { OnOutage::Local(Terms::new(&rate(5), 1).unwrap()) } else { OnOutage::Block };
+            let mut world = World::new(vec![bucket(100, |config| config.shared.as_mut().unwrap().on_outage = own)]);
+            world.away = 1000 * MS..6000 * MS;
+            lines(&mut world.buckets[0], 1000, 0);
+            world.run(6000 * MS);
+            let meanwhile = world.left.iter().filter(|(at, _)| *at > 1100 * MS).count();
+            assert!(if local { (23..=26).contains(&meanwhile) } else { meanwhile == 0 }, "{meanwhile}");
+            assert!(world.calls < 150, "{}", world.calls);
+            world.run(9000 * MS);
+            let after = world.left.len();
+            world.run(10_000 * MS);
+            assert!((99..=101).contains(&(world.left.len() - after)));
         }
     }
 }

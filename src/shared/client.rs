@@ -56,6 +56,10 @@ impl<S: Store> Client<S> {
             match self.ledger.ask(key, need, now) {
                 Ask::TooFar { wait_ns } => return Ok(Turn::TooFar { wait_ns }),
                 Ask::Call(request) => {
+                    for returned in self.ledger.take_void() {
+                        // A failure costs others nothing but the units.
+                        let _ = self.store.give_back(&returned);
+                    }
                     let result = self.store.reserve(&request);
                     let came_ns = timer.now_ns();
                     let answer = Answer { request, came_ns, result };
@@ -68,7 +72,7 @@ impl<S: Store> Client<S> {
                     }
                     continue;
                 }
-                Ask::Nothing => {}
+                Ask::Nothing | Ask::Later => {}
             }
             let slot = self.ledger.slot(key, cost, now);
             let until = match (slot, self.ledger.retry_at()) {
@@ -234,12 +238,14 @@ mod tests {
     }
 
     #[test]
-    fn a_gate_stopped_in_its_wait_takes_another_turn() {
+    fn a_gate_stopped_in_its_wait_gives_its_turn_back_and_takes_another() {
         let world = World::default();
         turn(&world, 1, None);
         world.oversleep.set(50 * MS);
-        assert_eq!((turn(&world, 1, None), world.now.get()), (Turn::Go, 201 * MS));
-        assert_eq!(world.calls.get(), 3);
+        // Nobody came after it, so the next turn is now.
+        assert_eq!((turn(&world, 1, None), world.now.get()), (Turn::Go, 152 * MS));
+        assert_eq!((turn(&world, 1, None), world.now.get()), (Turn::Go, 252 * MS));
+        assert_eq!(world.calls.get(), 4);
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Reserved units and when they may leave, on the caller's clock: exact, in 128 bits. Pure.
 
+use super::Returned;
 use super::reservation::{self, Moment, Order, State, Terms, Verdict};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 
 /// What waits, when a ledger is asked what to ask.
@@ -109,21 +111,39 @@ impl Lane {
         self.grants.iter().fold(0, |sum, grant| sum.saturating_add(grant.left()))
     }
 
-    pub(super) fn drop_void(&mut self, catch_up_ns: u64, now: u64) {
+    /// Drops what has passed by too much. All that was left of the grants is returned, as they were, if no valid one
+    /// comes after them: what comes before a valid one cannot go back.
+    pub(super) fn drop_void(&mut self, catch_up_ns: u64, now: u64) -> SmallVec<[Grant; 2]> {
         let forgiven = catch_up_ns.max(LATE_WAKE_NS).saturating_mul(1 << self.voided.min(7)).min(u64::MAX - 1);
-        let mut voided = false;
+        let mut voided = SmallVec::new();
+        let mut some = false;
         while let Some(grant) = self.grants.front_mut() {
             // Until time 0 nothing has passed.
             let void = now.checked_sub(forgiven + 1).map_or(0, |then| grant.passed(then, 0));
-            voided |= void > 0;
-            grant.used += void;
-            if grant.left() > 0 {
+            some |= void > 0;
+            if void < grant.left() {
+                grant.used += void;
                 break;
             }
-            self.grants.pop_front();
+            voided.extend(self.grants.pop_front());
         }
-        if voided {
+        if some {
             self.voided = self.voided.saturating_add(1);
+        }
+        if !self.grants.is_empty() {
+            voided.clear();
+        }
+        voided
+    }
+
+    /// What is left of a grant is given up: it goes back, unless it is of our own.
+    pub(super) fn take_back(&mut self, key: &[u8], grant: &Grant, back: &mut Vec<Returned>) {
+        let pace = &grant.terms.pace;
+        if let Some(span) = pace.span(grant.left()).filter(|span| !grant.local && *span > Moment::default()) {
+            let end = grant.end();
+            self.floor = end.minus(span, pace.n());
+            self.tat_ns = self.tat_ns.saturating_sub(pace.ns(span));
+            back.push(Returned { key: key.to_vec(), end, back: span });
         }
     }
 

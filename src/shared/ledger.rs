@@ -59,8 +59,10 @@ pub enum Ask {
         /// The wait it would take.
         wait_ns: u64,
     },
-    /// Nothing: all is reserved, or asked for, or it is too early to try again.
+    /// Nothing: all is reserved or asked for.
     Nothing,
+    /// Nothing yet: the store is away. Ask again at [`Ledger::retry_at`], or when the call that tries it is answered.
+    Later,
 }
 
 /// A call's outcome.
@@ -97,6 +99,8 @@ pub struct Ledger {
     batch: u64,
     lanes: HashMap<Vec<u8>, Lane>,
     in_flight: usize,
+    /// What has become void and can go back.
+    voided: Vec<Returned>,
     backoff: Backoff,
     retry_at: Option<u64>,
 }
@@ -110,6 +114,7 @@ impl Ledger {
             settings,
             lanes: HashMap::new(),
             in_flight: 0,
+            voided: Vec::new(),
             retry_at: None,
         }
     }
@@ -133,7 +138,7 @@ impl Ledger {
     pub fn ask(&mut self, key: &[u8], need: Need, now: u64) -> Ask {
         let head = need.cost.max(1);
         let lane = lane_of(&mut self.lanes, key);
-        lane.drop_void(self.settings.catch_up_ns, now);
+        drop_void(lane, key, &mut self.voided, self.settings.catch_up_ns, now);
         let reserved = lane.reserved();
         let waiting = need.waiting.max(head).saturating_sub(reserved);
         let units = match head.saturating_sub(reserved) {
@@ -150,9 +155,11 @@ impl Ledger {
             return Ask::TooFar { wait_ns };
         }
         // While the store is away one call at a time finds out whether it is back.
-        let early = self.retry_at.is_some_and(|at| now < at || self.in_flight > 0);
-        if lane.asked || early {
+        if lane.asked {
             return Ask::Nothing;
+        }
+        if self.retry_at.is_some_and(|at| now < at || self.in_flight > 0) {
+            return Ask::Later;
         }
         lane.asked = true;
         self.in_flight += 1;
@@ -163,6 +170,11 @@ impl Ledger {
             max_wait_ns: need.max_wait_ns,
             floor: lane.floor,
         })
+    }
+
+    /// What has become void and may be of use to others: calls to be made before any that was asked for since.
+    pub fn take_void(&mut self) -> Vec<Returned> {
+        std::mem::take(&mut self.voided)
     }
 
     /// Takes an answer in. An error is final: it is no outage, or outages are to end the run.
@@ -206,7 +218,7 @@ impl Ledger {
     /// When an item of this cost may leave; None if its units are not all reserved.
     pub fn slot(&mut self, key: &[u8], cost: u64, now: u64) -> Option<u64> {
         let lane = self.lanes.get_mut(key)?;
-        lane.drop_void(self.settings.catch_up_ns, now);
+        drop_void(lane, key, &mut self.voided, self.settings.catch_up_ns, now);
         let (mut missing, mut taken, mut due) = (cost.max(1), 0, 0);
         for grant in &lane.grants {
             // Counted back to where the item would stand if its units were in one piece: the last piece decides.
@@ -224,7 +236,7 @@ impl Ledger {
     /// How many units in a row may leave by now, for items that cost 1.
     pub fn due(&mut self, key: &[u8], now: u64) -> u64 {
         let Some(lane) = self.lanes.get_mut(key) else { return 0 };
-        lane.drop_void(self.settings.catch_up_ns, now);
+        drop_void(lane, key, &mut self.voided, self.settings.catch_up_ns, now);
         let mut due = 0;
         for grant in &lane.grants {
             let passed = grant.passed(now, grant.terms.credit(1));
@@ -293,13 +305,7 @@ impl Ledger {
         };
         let mut back = Vec::new();
         while let Some(grant) = lane.grants.pop_back() {
-            let pace = &grant.terms.pace;
-            if let Some(span) = pace.span(grant.left()).filter(|_| !grant.local) {
-                let end = grant.end();
-                lane.floor = end.minus(span, pace.n());
-                lane.tat_ns = lane.tat_ns.saturating_sub(pace.ns(span));
-                back.push(Returned { key: key.to_vec(), end, back: span });
-            }
+            lane.take_back(key, &grant, &mut back);
         }
         back
     }
@@ -315,6 +321,12 @@ impl Ledger {
     pub fn finish(&mut self) -> Vec<Returned> {
         let keys: Vec<_> = self.lanes.keys().cloned().collect();
         keys.iter().flat_map(|key| self.forget(key)).collect()
+    }
+}
+
+fn drop_void(lane: &mut Lane, key: &[u8], voided: &mut Vec<Returned>, catch_up_ns: u64, now: u64) {
+    for grant in lane.drop_void(catch_up_ns, now).iter().rev() {
+        lane.take_back(key, grant, voided);
     }
 }
 
@@ -750,7 +762,7 @@ mod tests {
             let told = ledger.answered(answer).unwrap();
             assert_eq!(told.is_empty(), round > 0, "{told:?}");
             let at = ledger.retry_at().unwrap();
-            assert_eq!(ledger.ask(b"", need(1, 1), at - 1), Ask::Nothing);
+            assert_eq!(ledger.ask(b"", need(1, 1), at - 1), Ask::Later);
             waits.push(at - now);
             now = at;
         }
@@ -784,7 +796,7 @@ mod tests {
         ledger.answered(Answer { request, came_ns: S, result: Err(gone) }).unwrap();
         let mut slots = Vec::new();
         for _ in 0..3 {
-            assert_eq!(ledger.ask(b"", need(1, 1), S), Ask::Nothing);
+            assert_eq!(ledger.ask(b"", need(1, 1), S), Ask::Later);
             slots.push(ledger.slot(b"", 1, S).unwrap());
             ledger.take(b"", 1);
         }

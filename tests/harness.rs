@@ -373,7 +373,7 @@ impl Running {
 
     /// Waits until `done`, or fails.
     #[track_caller]
-    pub fn until(&mut self, what: &str, mut done: impl FnMut(&Running) -> bool) {
+    pub fn until(&mut self, what: &str, mut done: impl FnMut(&mut Running) -> bool) {
         while !done(self) {
             if self.start.elapsed() > self.limit {
                 let outcome = self.give_up();

@@ -23,7 +23,7 @@ const FATAL: [(&str, Signal); 11] = [
 impl Leaky {
     /// With every signal as a shell in the foreground leaves it, whatever the tests themselves were started with, and
     /// without a core file.
-    fn like_in_the_foreground(self) -> Leaky {
+    fn in_the_foreground(self) -> Leaky {
         self.through("ulimit -c 0; exec env --default-signal \"$@\"")
     }
 }
@@ -40,11 +40,8 @@ impl Running {
 fn it_dies_of_every_signal_that_ends_a_process() {
     for (name, signal) in FATAL {
         let dir = Dir::new();
-        let mut run = leaky("-r 1/h --stats=json --dropped")
-            .arg(dir.path("d"))
-            .stdin(seq(1..=4))
-            .like_in_the_foreground()
-            .start();
+        let mut run =
+            leaky("-r 1/h --stats=json --dropped").arg(dir.path("d")).stdin(seq(1..=4)).in_the_foreground().start();
         run.until_out(2);
         run.signal(signal);
         let outcome = run.wait();
@@ -56,9 +53,10 @@ fn it_dies_of_every_signal_that_ends_a_process() {
 
 #[test]
 fn it_dies_of_a_signal_before_anything_has_come() {
-    let mut run = leaky("-r 1/h").live().like_in_the_foreground().start();
+    let mut run = leaky("-r 1/h").live().in_the_foreground().start();
     run.until("it listens", |run| run.listens());
     run.signal(Signal::INT);
+    run.until("it has ended, its stdin still open", Running::ended);
     run.wait().dies_of(Signal::INT).writes("").is_silent();
 }
 
@@ -99,7 +97,7 @@ fn a_signal_ends_a_blocked_write() {
         .stdin_from(stdin.try_clone().unwrap(), "a file")
         .pipe_size(4096)
         .held()
-        .like_in_the_foreground()
+        .in_the_foreground()
         .start();
     // It is blocked once it has read and cannot write.
     let mut offset = stdin.try_clone().unwrap();
@@ -127,7 +125,7 @@ fn at_whatever_moment_it_comes_nothing_is_lost() {
             .stdin_from(stdin.try_clone().unwrap(), "a file")
             .pipe_size(4096)
             .held()
-            .like_in_the_foreground()
+            .in_the_foreground()
             .start();
         // Before the signals are listened to, it dies without having read anything.
         run.until("it listens", |run| run.listens());
@@ -151,7 +149,7 @@ fn at_whatever_moment_it_comes_nothing_is_lost() {
 
 #[test]
 fn a_second_signal_changes_nothing() {
-    let mut run = leaky("-r 1/h").stdin(seq(1..=4)).like_in_the_foreground().start();
+    let mut run = leaky("-r 1/h").stdin(seq(1..=4)).in_the_foreground().start();
     run.until_out(2);
     run.signal(Signal::TERM);
     run.signal(Signal::TERM);

@@ -110,21 +110,23 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     if let Some(metrics) = metrics {
         metrics.finish(&voice);
     }
-    let core = shared.lock();
-    voice.notice_faults(&core.faults);
-    let level = match &config.shared {
-        // What is left of a shared bucket is of interest when there is nothing else to say.
-        Some(shared) if config.stats.is_some() && config.bucket.max_keys.is_none() && exit == Exit::Done => {
-            match shared.open().and_then(|mut store| store.peek(b"")) {
-                Ok(level) => Some(level),
-                Err(error) => {
-                    exit = voice.refuse(&error);
-                    None
-                }
+    let level = match config.shared.filter(|_| config.stats.is_some() && config.bucket.max_keys.is_none()) {
+        Some(place) if exit == Exit::Done => match place.open().and_then(|mut store| store.peek(b"")) {
+            Ok(level) => Some(level),
+            // With nothing to let out, it was run to be told.
+            Err(error) if shared.counters.snapshot().read == 0 => {
+                exit = voice.refuse(&error);
+                None
             }
-        }
+            Err(error) => {
+                voice.warn(&error);
+                None
+            }
+        },
         _ => None,
     };
+    let core = shared.lock();
+    voice.notice_faults(&core.faults);
     report.conclude(&core, level, &voice);
     Ok(exit)
 }

@@ -149,6 +149,14 @@ fn requests_and_tokens_are_both_limited() {
 }
 
 #[test]
+fn what_costs_nothing_does_not_overtake() {
+    for algorithm in ["fixed-window", "sliding-window"] {
+        let gone = departures(&format!("-a {algorithm} -r 2cost/s --cost field:1"), "2\n2\n0\n");
+        assert_eq!(gone, [0, 1, 1].map(|s| Some(s * SECOND)), "{algorithm}");
+    }
+}
+
+#[test]
 fn a_sliding_window_of_300_a_minute_is_that_in_any_minute() {
     let input: String = (0..1000).map(|i| format!("{}.{:03}\n", i * 77 / 1000, i * 77 % 1000)).collect();
     let gone = departures("-a sliding-window -r 300/min --replay field:1", input);

@@ -6,6 +6,7 @@ use leaky::bucket::{Arrival, Bucket, Part};
 use leaky::cli::Cli;
 use leaky::clock::{Clock, Virtual};
 use leaky::config::Config;
+use leaky::counters::Lateness;
 use leaky::fd::{self, Hole, Woken};
 use leaky::frame::Framing;
 use leaky::hub::Shared;
@@ -33,6 +34,8 @@ struct Fake {
     /// By item: how much later than asked the leaker wakes for it, and how long it takes to write it.
     late: Vec<u64>,
     write: Vec<u64>,
+    /// How many items go into each of the first writes at most.
+    most: VecDeque<usize>,
     departures: Arc<Mutex<Vec<u64>>>,
 }
 
@@ -58,15 +61,22 @@ impl Fake {
 
 impl Hole for Fake {
     fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        for slice in slices {
-            for _ in slice.iter().filter(|byte| **byte == b'\n') {
+        let most = self.most.pop_front().unwrap_or(usize::MAX);
+        let (mut items, mut bytes) = (0, 0);
+        for byte in slices.iter().flat_map(|slice| slice.iter()) {
+            if items == most {
+                break;
+            }
+            bytes += 1;
+            if *byte == b'\n' {
+                items += 1;
                 let mut departures = self.departures.lock().unwrap();
                 departures.push(self.clock.now());
                 let took = self.write.get(departures.len() - 1).copied().unwrap_or(0);
                 self.clock.advance(self.clock.now() + took);
             }
         }
-        Ok(slices.iter().map(|slice| slice.len()).sum())
+        Ok(bytes)
     }
 
     fn wait(&mut self, timeout: Option<u64>, _: bool) -> io::Result<Woken> {
@@ -88,6 +98,11 @@ impl Hole for Fake {
 
 /// When the writes of items begin that arrive then.
 fn departures(args: &str, arrivals: &[u64], late: &[u64], write: &[u64]) -> Vec<u64> {
+    leak(args, arrivals, late, write, &[]).0
+}
+
+/// The same where the first writes take so many items at most, and how late items were.
+fn leak(args: &str, arrivals: &[u64], late: &[u64], write: &[u64], most: &[usize]) -> (Vec<u64>, Lateness) {
     let config = config(args);
     let ((leaker_bell, _ear), (reader_bell, _other)) = (fd::bell().unwrap(), fd::bell().unwrap());
     let shared =
@@ -100,6 +115,7 @@ fn departures(args: &str, arrivals: &[u64], late: &[u64], write: &[u64]) -> Vec<
         arrived: 0,
         late: late.to_vec(),
         write: write.to_vec(),
+        most: most.iter().copied().collect(),
         departures: Arc::clone(&departures),
     };
     hole.arrive(0);
@@ -108,7 +124,8 @@ fn departures(args: &str, arrivals: &[u64], late: &[u64], write: &[u64]) -> Vec<
     assert_eq!(shared.lock().stop, None, "{args}");
     let departures = departures.lock().unwrap().clone();
     assert_eq!(departures.len(), arrivals.len());
-    departures
+    let lateness = shared.lock().lateness.clone();
+    (departures, lateness)
 }
 
 fn instants(value: &Value) -> Vec<u64> {
@@ -228,6 +245,15 @@ fn a_token_bucket_that_was_stopped_holds_one_burst() {
     assert_eq!(got[..3], [0, 0, 0]);
     // The burst is saved up during the stop: three leave at its end.
     assert_eq!(got[3..], [2100, 2100, 2100, 2200, 2300].map(|ms| ms * MS));
+}
+
+#[test]
+fn what_falls_due_while_a_write_hangs_was_due_then() {
+    // Three leave at once, of which the first write takes two and the second 250 ms. Meanwhile the fourth falls due.
+    let (got, lateness) = leak("-r 10/s -b 3", &[0; 4], &[], &[0, 0, 250 * MS], &[2, 1]);
+    assert_eq!(got, [0, 0, 0, 250 * MS]);
+    let late = lateness.percentile(75);
+    assert!((150 * MS..170 * MS).contains(&late), "it was due at 100 ms, so it was 150 ms late, not {late} ns");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod shared;
 use crate::bucket::{self, Overflow};
 use crate::cli::Cli;
 use crate::clock::{MILLISECOND, SECOND};
+use crate::fd;
 use crate::follow::{self, Wanted};
 use crate::frame::{self, Framing};
 use crate::gate;
@@ -13,6 +14,7 @@ use crate::pacer::{Algorithm, Align, Impossible, LARGEST_WINDOW, Pacer};
 use crate::rate::{self, Amount, AmountError, Asked, Rate, RateError, Size, Unit};
 use crate::replay;
 use crate::select::{Selector, Separator};
+use std::env;
 use std::fmt;
 use std::num::NonZeroU64;
 use std::path::PathBuf;
@@ -34,6 +36,8 @@ pub struct Config {
     pub lockstep: bool,
     /// Whether the rate is so high that pipes may be grown for it.
     pub grow: bool,
+    /// Whether nobody needs to see the bytes, so that they may pass by.
+    pub unseen: bool,
     /// Whether pieces are so slow that reading far ahead would only hide them from the producer.
     pub slow: bool,
     /// On a virtual clock, without waiting.
@@ -234,7 +238,7 @@ impl Config {
             && (capacity_unit == Unit::Bytes
                 || rates.iter().any(|rate| matches!(rate.unit(), Unit::Bytes | Unit::Bits)));
         let max_held = if capacity_unit == Unit::Bytes { capacity.saturating_add(MOST_HELD) } else { MOST_HELD };
-        let tick = tick(cli, &pacer, catch_up, &framing, &rates);
+        let tick = tick(cli, &pacer, catch_up, &framing, &rates, capacity);
         // A rate of which a default pipe holds less than two milliseconds is one of a machine, not of a person.
         let fast = |rate: &Rate| match rate.unit() {
             Unit::Bytes => rate.units_in(MILLISECOND) > 32 << 10,
@@ -245,8 +249,15 @@ impl Config {
         let slow = rates
             .iter()
             .any(|rate| matches!(rate.unit(), Unit::Items | Unit::Cost) && rate.nanos_for(1) > 10 * MILLISECOND);
+        let grow = rates.iter().all(fast) && !cli.lockstep;
+        let max_age = duration("--max-age", &cli.max_age)?;
+        // Bytes that are never dropped leave in the order in which they came.
+        let kept = overflow == Overflow::Block && max_age.is_none();
+        let may_pass = chunks && kept && !cli.lockstep && !cli.simulate && capacity <= fd::CONDUIT;
+        let unseen = splice()?.unwrap_or(grow) && may_pass;
         let mut config = Config {
-            grow: rates.iter().all(fast) && !cli.lockstep,
+            grow,
+            unseen,
             slow,
             intake: intake::Config { framing: framing.clone(), by_length, key, cost, replay },
             bucket: bucket::Config {
@@ -256,7 +267,7 @@ impl Config {
                 capacity_unit,
                 overflow,
                 timeout,
-                max_age: duration("--max-age", &cli.max_age)?,
+                max_age,
                 max_held,
                 layout: framing.layout(),
                 max_keys,
@@ -287,6 +298,18 @@ impl Config {
             config.understood = Some(understood(&config, &algorithm));
         }
         Ok(config)
+    }
+}
+
+/// Whether bytes that nobody needs to see are to be spliced, if the environment says.
+fn splice() -> Result<Option<bool>, Complaint> {
+    const SPLICE: &str = "LEAKY_SPLICE";
+    let Some(text) = env::var_os(SPLICE) else { return Ok(None) };
+    match text.to_str() {
+        Some("always") => Ok(Some(true)),
+        Some("never") => Ok(Some(false)),
+        Some("" | "auto") => Ok(None),
+        _ => wrong(given(SPLICE, &text.to_string_lossy()), "there are auto, always and never"),
     }
 }
 
@@ -652,19 +675,27 @@ fn stats(cli: &Cli) -> Result<Option<Format>, Complaint> {
 }
 
 /// Above 1000 items a second waking for each one would cost a whole core.
-fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rate]) -> u64 {
-    let piece = if let Framing::Chunks(size) = framing { *size as u64 } else { 1 };
-    let apart = rates.iter().map(|rate| match rate.unit() {
-        Unit::Bits => rate.nanos_for(piece.saturating_mul(8)),
-        Unit::Bytes => rate.nanos_for(piece),
-        Unit::Items | Unit::Cost => rate.nanos_for(1),
-    });
-    if cli.strict || apart.max().unwrap_or(u64::MAX) >= MILLISECOND {
+fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rate], capacity: u64) -> u64 {
+    let takes = |bytes: u64| {
+        let times = rates.iter().map(|rate| match rate.unit() {
+            Unit::Bits => rate.nanos_for(bytes.saturating_mul(8)),
+            Unit::Bytes => rate.nanos_for(bytes),
+            Unit::Items | Unit::Cost => rate.nanos_for(1),
+        });
+        times.max().unwrap_or(u64::MAX)
+    };
+    let (piece, full) = match framing {
+        Framing::Chunks(size) => (*size as u64, takes(capacity)),
+        _ => (1, u64::MAX),
+    };
+    if cli.strict || takes(piece) >= MILLISECOND {
         return 0;
     }
     // Not so long that it uses up what lateness may be made up for.
     let made_up = if pacer.keeps_real_time() { pacer.shortest_burst() } else { catch_up };
-    if pacer.in_windows() { MILLISECOND } else { MILLISECOND.min(made_up / 2) }
+    let made_up = if pacer.in_windows() { MILLISECOND } else { made_up / 2 };
+    // Nor so long that a full bucket of bytes would be empty before it is over.
+    MILLISECOND.min(made_up).min(full / 4)
 }
 
 /// One paragraph about what will happen, in plain words.

@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use std::io::{self, IoSlice, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 /// What is guaranteed to fit into a pipe that polls as writable.
 pub const PIPE_BUF: usize = 4096;
@@ -30,6 +31,67 @@ pub enum Woken {
     ReaderGone,
 }
 
+/// A pipe of our own, in which bytes wait that nobody needs to see: they are moved in and out without being copied.
+#[derive(Debug)]
+pub struct Conduit {
+    into: PipeWriter,
+    from: PipeReader,
+}
+
+/// What a conduit is made to hold, in bytes. It may hold less, where they come in small pieces.
+pub const CONDUIT: u64 = LARGE_PIPE as u64;
+
+impl Conduit {
+    /// A conduit from stdin to stdout, if both are pipes and a pipe can be had that is large enough.
+    #[cfg(target_os = "linux")]
+    pub fn open() -> Option<Conduit> {
+        let is_pipe = |fd| file_type(fd) == FileType::Fifo;
+        if !(is_pipe(rustix::stdio::stdin()) && is_pipe(rustix::stdio::stdout())) {
+            return None;
+        }
+        let (from, into) = io::pipe().ok()?;
+        let size = rustix::pipe::fcntl_setpipe_size(&into, LARGE_PIPE).ok()?;
+        (size >= LARGE_PIPE).then_some(Conduit { into, from })
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub fn open() -> Option<Conduit> {
+        None
+    }
+
+    /// All that stands in it. To be called when nobody uses it any more.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn drain(&self) -> io::Result<Vec<u8>> {
+        let mut rest = Vec::new();
+        let mut block = vec![0; LARGE_PIPE];
+        // It is empty when it would have to be waited for.
+        while rustix::io::ioctl_fionread(&self.from)? > 0 {
+            let read = (&self.from).read(&mut block)?;
+            rest.extend_from_slice(&block[..read]);
+        }
+        Ok(rest)
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn splice(from: impl AsFd, into: impl AsFd, most: usize) -> rustix::io::Result<usize> {
+    rustix::pipe::splice(
+        from,
+        None,
+        into,
+        None,
+        most,
+        rustix::pipe::SpliceFlags::NONBLOCK | rustix::pipe::SpliceFlags::MOVE,
+    )
+}
+
+#[cfg(not(target_os = "linux"))]
+fn splice(_: impl AsFd, _: impl AsFd, _: usize) -> rustix::io::Result<usize> {
+    Err(Errno::NOSYS)
+}
+
 /// The hole of the bucket: stdout, or in tests something that can be late on purpose.
 pub trait Hole {
     /// Writes some bytes of `slices` without waiting.
@@ -37,6 +99,14 @@ pub trait Hole {
     /// # Errors
     /// `WouldBlock` if there is no room; `BrokenPipe` if the reader has gone; others as the system says.
     fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Moves up to `bytes` bytes out of the conduit without waiting.
+    ///
+    /// # Errors
+    /// As for `write`; `Unsupported` without a conduit.
+    fn pass(&mut self, _bytes: usize) -> io::Result<usize> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Waits for the reader to go away, for a ring of the bell, for room if `room`, and for `timeout` nanoseconds, if
     /// any, whatever comes first.
@@ -133,6 +203,7 @@ pub struct Output {
     way: Way,
     file_type: FileType,
     ear: Ear,
+    conduit: Option<Arc<Conduit>>,
 }
 
 impl Output {
@@ -153,7 +224,13 @@ impl Output {
             }
             _ => Way::Plain,
         };
-        Output { way, file_type, ear }
+        Output { way, file_type, ear, conduit: None }
+    }
+
+    /// Lets out what stands in `conduit`, if there is one.
+    #[must_use]
+    pub fn out_of(self, conduit: Option<Arc<Conduit>>) -> Output {
+        Output { conduit, ..self }
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
@@ -227,6 +304,11 @@ impl Hole for Output {
             }
         };
         Ok(written?)
+    }
+
+    fn pass(&mut self, bytes: usize) -> io::Result<usize> {
+        let Some(conduit) = &self.conduit else { return Err(io::ErrorKind::Unsupported.into()) };
+        Ok(splice(&conduit.from, self.fd(), bytes)?)
     }
 
     fn wait(&mut self, timeout: Option<u64>, room: bool) -> io::Result<Woken> {
@@ -312,6 +394,35 @@ impl Input {
             match read {
                 Ok(count) => return Ok(Some(count)),
                 Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Moves what can be read, up to `most` bytes, into `conduit`, waiting until there is something and room for it.
+    /// `None` if the bell has rung, 0 at the end of input.
+    ///
+    /// # Errors
+    /// As the system says.
+    pub fn pass(&self, conduit: &Conduit, most: usize) -> io::Result<Option<usize>> {
+        let stdin = rustix::stdio::stdin();
+        // Of a full conduit no more is known than that it takes nothing, so it is asked for room only then.
+        let mut full = false;
+        loop {
+            let (source, events) = if full { (conduit.into.as_fd(), PollFlags::OUT) } else { (stdin, PollFlags::IN) };
+            let mut fds =
+                [PollFd::from_borrowed_fd(source, events), PollFd::from_borrowed_fd(self.ear.0.as_fd(), PollFlags::IN)];
+            poll_for(&mut fds, None)?;
+            if !fds[1].revents().is_empty() {
+                return Ok(None);
+            }
+            if fds[0].revents().is_empty() {
+                continue;
+            }
+            match splice(stdin, &conduit.into, most) {
+                Ok(count) => return Ok(Some(count)),
+                Err(Errno::AGAIN) => full = !full,
+                Err(Errno::INTR) => {}
                 Err(error) => return Err(error.into()),
             }
         }

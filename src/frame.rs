@@ -111,11 +111,7 @@ impl Framer {
             return self.next_piece(block, end, lacking);
         }
         let piece = match self.framing {
-            Framing::Chunks(size) if block.len() >= size && self.singly => Piece::whole(size, 1),
-            Framing::Chunks(size) if block.len() >= size => {
-                Piece::whole(block.len() / size * size, (block.len() / size) as u64)
-            }
-            Framing::Chunks(_) => Piece::whole(block.len(), u64::from(!block.is_empty())),
+            Framing::Chunks(size) => return self.chunks(size, block.len()),
             Framing::Records(_) | Framing::Delimited(_) => self.whole_items(block),
         };
         if piece.is_some() {
@@ -132,6 +128,23 @@ impl Framer {
         let len = block.len() - self.kept_back();
         self.streams = Some(if let Framing::Records(size) = self.framing { size - len } else { 0 });
         Some(Piece { len, count: 1, part: Part::First })
+    }
+
+    /// What can be cut off the front of `len` bytes that nobody looks at; `None` if there are none, or their content
+    /// would matter.
+    pub fn next_unseen(&self, len: usize) -> Option<Piece> {
+        match self.framing {
+            Framing::Chunks(size) => self.chunks(size, len),
+            Framing::Records(_) | Framing::Delimited(_) => None,
+        }
+    }
+
+    fn chunks(&self, size: usize, len: usize) -> Option<Piece> {
+        match len / size {
+            0 => Piece::whole(len, u64::from(len > 0)),
+            _ if self.singly => Piece::whole(size, 1),
+            count => Piece::whole(count * size, count as u64),
+        }
     }
 
     fn whole_items(&self, block: &[u8]) -> Option<Piece> {

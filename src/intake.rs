@@ -117,6 +117,16 @@ impl Intake {
         }
     }
 
+    /// Takes `len` bytes that were passed into the conduit at `arrival`, and appends what they are to `arrivals`.
+    pub fn pass(&mut self, len: usize, arrival: u64, arrivals: &mut Vec<Arrival>) {
+        let slice = Slice::passing(len);
+        let mut at = 0;
+        while let Some(piece) = self.framer.next_unseen(len - at) {
+            arrivals.push(self.arrival(slice.range(at, at + piece.len), piece.count, piece.part, arrival));
+            at += piece.len;
+        }
+    }
+
     fn arrival(&mut self, slice: Slice, count: u64, part: Part, arrival: u64) -> Arrival {
         let number = self.number + 1;
         self.number += count;

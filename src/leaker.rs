@@ -194,13 +194,18 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
     }
 
     fn write(&mut self, slices: &[Slice], skip: usize) -> Result<Progress, Stop> {
-        let mut bytes = [IoSlice::new(&[]); MOST_SLICES];
-        for (into, slice) in bytes.iter_mut().zip(slices) {
-            *into = IoSlice::new(slice.bytes());
-        }
-        let mut bytes = &mut bytes[..slices.len()];
-        IoSlice::advance_slices(&mut bytes, skip);
-        match self.hole.write(bytes) {
+        let written = if slices.first().is_some_and(Slice::is_passing) {
+            self.hole.pass(slices.iter().map(Slice::len).sum())
+        } else {
+            let mut bytes = [IoSlice::new(&[]); MOST_SLICES];
+            for (into, slice) in bytes.iter_mut().zip(slices) {
+                *into = IoSlice::new(slice.bytes());
+            }
+            let mut bytes = &mut bytes[..slices.len()];
+            IoSlice::advance_slices(&mut bytes, skip);
+            self.hole.write(bytes)
+        };
+        match written {
             Ok(written) => Ok(Progress::Wrote(written)),
             Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(Progress::Blocked),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(Progress::Wrote(0)),

@@ -7,7 +7,7 @@ use crate::clock::{Clock as _, Monotonic};
 use crate::config::{Config, Follow};
 use crate::counters::Pace;
 use crate::exit::Exit;
-use crate::fd::{self, Ear, Input, Output};
+use crate::fd::{self, Conduit, Ear, Input, Output};
 use crate::hub::{Busy, Dropped, Shared, Stop};
 use crate::intake::Intake;
 use crate::leaker::{Leaker, Store};
@@ -38,7 +38,8 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let dropped = config.dropped.clone().map(Dropped::open).transpose()?;
     let (leaker_bell, leaker_ear) = fd::bell().context("could not make a pipe")?;
     let (reader_bell, reader_ear) = fd::bell().context("could not make a pipe")?;
-    let (output, input) = (Output::open(leaker_ear), Input::open(reader_ear));
+    let conduit = config.unseen.then(Conduit::open).flatten().map(Arc::new);
+    let (output, input) = (Output::open(leaker_ear).out_of(conduit.clone()), Input::open(reader_ear));
     if config.lockstep {
         output
             .cut_to_a_page()
@@ -78,7 +79,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     // Used blocks go back to be filled again.
     let (used, spare) = crossbeam_channel::bounded(4);
     let intake = Intake::new(config.intake.clone(), clock::utc());
-    let reader = Reader::new(Arc::clone(&shared), clock, input, intake, spare, &config);
+    let reader = Reader::new(Arc::clone(&shared), clock, input, intake, spare, conduit.clone(), &config);
     let reader =
         thread::Builder::new().name("reader".into()).spawn(move || reader.run()).context("could not start a thread")?;
     let leaker = Leaker::new(Arc::clone(&shared), clock, output, used, &config);
@@ -106,7 +107,7 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     if leaker.join().is_err() {
         shared.stop(Stop::Failed("the leaker thread has panicked; please report this".into()));
     }
-    let mut exit = end(&shared, &voice, reader, progress);
+    let mut exit = end(&shared, conduit.as_deref(), &voice, reader, progress);
     if let Some(metrics) = metrics {
         metrics.finish(&voice);
     }
@@ -182,7 +183,13 @@ fn open(
 }
 
 /// Brings a run to its end: accounts for everything that has been read.
-fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>, progress: Option<Progress>) -> Exit {
+fn end(
+    shared: &Shared,
+    conduit: Option<&Conduit>,
+    voice: &Voice,
+    reader: thread::JoinHandle<()>,
+    progress: Option<Progress>,
+) -> Exit {
     let finish = || {
         if let Some(progress) = &progress {
             progress.finish();
@@ -201,9 +208,19 @@ fn end(shared: &Shared, voice: &Voice, reader: thread::JoinHandle<()>, progress:
     // The reader may be stuck in a read that somebody else has won; then it holds nothing.
     let waited = shared.room.wait_timeout_while(core, Duration::from_millis(200), |core| core.reader_left.is_none());
     core = waited.unwrap_or_else(PoisonError::into_inner).0;
-    let rest = core.reader_left.take().unwrap_or_default();
-    let stop = core.stop.clone();
+    let mut rest = core.reader_left.take().unwrap_or_default();
+    let mut stop = core.stop.clone();
     let mut leftover = core.bucket.leftover();
+    if let Some(conduit) = conduit {
+        // It holds what the bucket knows of, and behind that what it was not told any more.
+        match conduit.drain() {
+            Ok(mut held) => {
+                rest = held.split_off((core.bucket.held_bytes() as usize).min(held.len()));
+                leftover = vec![Slice::new(held)];
+            }
+            Err(error) => stop = Some(Stop::Failed(format!("could not read what is held: {error}"))),
+        }
+    }
     if !rest.is_empty() {
         core.bucket.read_rest(rest.len() as u64);
         leftover.push(Slice::new(rest));

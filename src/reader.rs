@@ -3,11 +3,12 @@
 use crate::bucket::Overflow;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::fd::Input;
+use crate::fd::{self, Conduit, Input};
 use crate::hub::{Shared, Stop};
 use crate::intake::Intake;
 use crate::run::Slice;
 use crossbeam_channel::Receiver;
+use std::io;
 use std::sync::{Arc, PoisonError};
 
 /// What is read at once: as much as a default pipe holds.
@@ -25,26 +26,29 @@ pub struct Reader<C> {
     input: Input,
     intake: Intake,
     spare: Receiver<Vec<u8>>,
+    conduit: Option<Arc<Conduit>>,
     most: usize,
     replays: bool,
 }
 
 impl<C: Clock> Reader<C> {
-    /// A reader of `input` that fills `spare` blocks first.
+    /// A reader of `input` that fills `spare` blocks first, or moves what comes into a `conduit`.
     pub fn new(
         shared: Arc<Shared>,
         clock: C,
         input: Input,
         intake: Intake,
         spare: Receiver<Vec<u8>>,
+        conduit: Option<Arc<Conduit>>,
         config: &Config,
     ) -> Reader<C> {
         let most = match config.grow {
+            _ if conduit.is_some() => fd::CONDUIT as usize,
             true => LARGE_BLOCK,
             false if config.slow && config.bucket.overflow == Overflow::Block => SMALL_BLOCK,
             false => BLOCK,
         };
-        Reader { shared, clock, input, intake, spare, most, replays: config.intake.replay.is_some() }
+        Reader { shared, clock, input, intake, spare, conduit, most, replays: config.intake.replay.is_some() }
     }
 
     /// Reads until the input or the run ends.
@@ -63,14 +67,11 @@ impl<C: Clock> Reader<C> {
         let mut anchor = None;
         loop {
             let Some(most) = self.wait_for_room() else { return };
-            if block.is_empty()
-                && let Ok(spare) = self.spare.try_recv()
-            {
-                *block = spare;
-            }
-            // A block is filled in one allocation, which is what makes it worth recycling.
-            block.reserve_exact(self.most);
-            let read = match self.input.read(block, most) {
+            let read = match &self.conduit {
+                Some(conduit) => self.input.pass(conduit, most),
+                None => self.read(block, most),
+            };
+            let read = match read {
                 Ok(Some(read)) => read,
                 Ok(None) => return,
                 Err(error) => {
@@ -79,10 +80,13 @@ impl<C: Clock> Reader<C> {
                 }
             };
             let now = self.clock.now();
-            self.intake.take(block, read == 0, now, &mut arrivals);
+            match self.conduit {
+                Some(_) => self.intake.pass(read, now, &mut arrivals),
+                None => self.intake.take(block, read == 0, now, &mut arrivals),
+            }
             let mut core = self.shared.lock();
             if core.stop.is_some() {
-                // Too late to be decided on, but not lost.
+                // Too late to be decided on, but not lost. What stands in the conduit is found there.
                 block.splice(0..0, arrivals.drain(..).flat_map(|arrival| arrival.run.slice.bytes().to_vec()));
                 return;
             }
@@ -114,6 +118,17 @@ impl<C: Clock> Reader<C> {
                 return;
             }
         }
+    }
+
+    fn read(&self, block: &mut Vec<u8>, most: usize) -> io::Result<Option<usize>> {
+        if block.is_empty()
+            && let Ok(spare) = self.spare.try_recv()
+        {
+            *block = spare;
+        }
+        // A block is filled in one allocation, which is what makes it worth recycling.
+        block.reserve_exact(self.most);
+        self.input.read(block, most)
     }
 
     /// Waits until the bucket lets more be read; `None` if the run ends.

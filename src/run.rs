@@ -9,21 +9,43 @@ use std::sync::Arc;
 /// A stretch of a block of bytes, shared without copying.
 #[derive(Clone, Debug)]
 pub struct Slice {
-    block: Arc<Vec<u8>>,
+    block: Block,
     start: usize,
     end: usize,
+}
+
+/// Where the bytes are.
+#[derive(Clone, Debug)]
+enum Block {
+    /// Here.
+    Read(Arc<Vec<u8>>),
+    /// In the conduit: nobody needs to see them, and what leaves first stands first there.
+    Passing,
 }
 
 impl Slice {
     /// The whole of `block`.
     pub fn new(block: Vec<u8>) -> Slice {
         let end = block.len();
-        Slice { block: Arc::new(block), start: 0, end }
+        Slice { block: Block::Read(Arc::new(block)), start: 0, end }
     }
 
-    /// The bytes.
+    /// `len` bytes that stand in the conduit.
+    pub fn passing(len: usize) -> Slice {
+        Slice { block: Block::Passing, start: 0, end: len }
+    }
+
+    /// Whether the bytes stand in the conduit.
+    pub fn is_passing(&self) -> bool {
+        matches!(self.block, Block::Passing)
+    }
+
+    /// The bytes; none if they stand in the conduit.
     pub fn bytes(&self) -> &[u8] {
-        &self.block[self.start..self.end]
+        match &self.block {
+            Block::Read(block) => &block[self.start..self.end],
+            Block::Passing => &[],
+        }
     }
 
     /// How many bytes.
@@ -46,18 +68,24 @@ impl Slice {
     /// The bytes `from..to` of this slice, sharing its block.
     pub fn range(&self, from: usize, to: usize) -> Slice {
         assert!(from <= to && to <= self.len());
-        Slice { block: Arc::clone(&self.block), start: self.start + from, end: self.start + to }
+        Slice { block: self.block.clone(), start: self.start + from, end: self.start + to }
     }
 
     /// A slice that does not keep much more memory alive than it shows: a short one gets a block of its own, so that
     /// one line that waits for an hour does not hold 64 KiB.
     pub fn settled(self) -> Slice {
-        if self.len() < self.block.capacity() / 4 { Slice::new(self.bytes().to_vec()) } else { self }
+        match &self.block {
+            Block::Read(block) if self.len() < block.capacity() / 4 => Slice::new(self.bytes().to_vec()),
+            _ => self,
+        }
     }
 
     /// The block itself, if nobody else holds a slice of it, to be filled again.
     pub fn into_block(self) -> Option<Vec<u8>> {
-        Arc::into_inner(self.block)
+        match self.block {
+            Block::Read(block) => Arc::into_inner(block),
+            Block::Passing => None,
+        }
     }
 }
 
@@ -87,6 +115,23 @@ impl Layout {
             Layout::Byte(byte) => std::slice::from_ref(byte),
             Layout::Text(finder) => finder.needle(),
             Layout::Fixed(_) => &[],
+        }
+    }
+
+    /// How many items end in the first `len` bytes of `slice`, which begins with one.
+    pub fn count_in(&self, slice: &Slice, len: usize) -> u64 {
+        match self {
+            // Here the bytes do not matter, and may not be at hand.
+            Layout::Fixed(size) => (len / size) as u64,
+            _ => self.count(&slice.bytes()[..len]).0,
+        }
+    }
+
+    /// Where the `n`th item of `slice` ends (from 1); its end where it has fewer.
+    pub fn nth_end_in(&self, slice: &Slice, n: u64) -> usize {
+        match self {
+            Layout::Fixed(size) => usize::try_from(n).map_or(slice.len(), |n| slice.len().min(n.saturating_mul(*size))),
+            _ => self.nth_end(slice.bytes(), n),
         }
     }
 
@@ -172,7 +217,7 @@ pub struct Run {
 impl Run {
     /// Cuts off and returns the first `n` items; `n` below `count`.
     pub fn split_to(&mut self, n: u64, layout: &Layout) -> Run {
-        let at = layout.nth_end(self.slice.bytes(), n);
+        let at = layout.nth_end_in(&self.slice, n);
         let head = Run { slice: self.slice.split_to(at), count: n, ..*self };
         self.count -= n;
         self.number += n;

@@ -95,6 +95,7 @@ enum To {
 pub struct Leaky {
     through: Vec<OsString>,
     args: Vec<OsString>,
+    envs: Vec<(OsString, OsString)>,
     from: From,
     given: String,
     to: To,
@@ -108,6 +109,7 @@ pub fn leaky(args: &str) -> Leaky {
     Leaky {
         through: Vec::new(),
         args: args.split_whitespace().map(OsString::from).collect(),
+        envs: Vec::new(),
         from: From::Other(Stdio::null()),
         given: "/dev/null".into(),
         to: To::Reader,
@@ -124,6 +126,11 @@ pub fn binary() -> &'static Path {
 impl Leaky {
     pub fn arg(mut self, arg: impl Into<OsString>) -> Leaky {
         self.args.push(arg.into());
+        self
+    }
+
+    pub fn env(mut self, name: &str, value: &str) -> Leaky {
+        self.envs.push((name.into(), value.into()));
         self
     }
 
@@ -198,7 +205,7 @@ impl Leaky {
         let words: Vec<&std::ffi::OsStr> =
             self.through.iter().map(AsRef::as_ref).chain([binary().as_os_str()]).collect();
         let mut command = Command::new(words[0]);
-        command.args(&words[1..]).args(&self.args).stderr(Stdio::piped());
+        command.args(&words[1..]).args(&self.args).envs(self.envs).stderr(Stdio::piped());
         let line = self.args.iter().map(|arg| format!(" {arg:?}")).collect::<String>();
         let line = match &self.through[..] {
             [] => format!("leaky{line}"),

@@ -2,6 +2,7 @@
 
 mod cases;
 mod cli;
+mod conduit;
 mod harness;
 mod pipe;
 mod properties;

@@ -108,7 +108,7 @@ impl Bucket {
     pub fn leaving_item(&mut self, slices: &mut Vec<Slice>) {
         if let Some(front) = self.leaving.front() {
             let end = match front.part {
-                Part::Whole => self.config.layout.nth_end(front.run.slice.bytes(), 1),
+                Part::Whole => self.config.layout.nth_end_in(&front.run.slice, 1),
                 _ => front.run.slice.len(),
             };
             slices.push(front.run.slice.range(front.written, end));
@@ -141,7 +141,7 @@ impl Bucket {
                 match front.part {
                     // After a change of rate chunks may be smaller than when these left.
                     Part::Whole => {
-                        let ended = self.config.layout.count(&front.run.slice.bytes()[..front.written]).0;
+                        let ended = self.config.layout.count_in(&front.run.slice, front.written);
                         ended.min(front.run.count - 1)
                     }
                     _ => 0,

@@ -24,8 +24,7 @@ impl Bucket {
         match self.room_in(lane, lane.line.units, run.weight, now) {
             // Something always gets in, be it ever so large.
             Room::Now(count, _) if held > free && (count > 1 || self.waiting_bytes + self.leaving_bytes > 0) => {
-                let bytes = &run.slice.bytes()[..free.min(held) as usize];
-                match self.config.layout.count(bytes).0.min(count) {
+                match self.config.layout.count_in(&run.slice, free.min(held) as usize).min(count) {
                     0 => Room::Later,
                     fitting => Room::Now(fitting, self.config.pacer.ticks(now)),
                 }

@@ -4,6 +4,7 @@
 #![allow(rustdoc::broken_intra_doc_links)]
 
 use crate::exit::Exit;
+use crate::voice::Voice;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgAction, CommandFactory, Parser};
 use clap_complete::Shell;
@@ -331,11 +332,7 @@ pub fn answer(error: &clap::Error) -> Exit {
 
 /// Prints what is wrong with the command line.
 pub fn complain(complaint: impl Display) -> Exit {
-    // A message is one line whatever was typed, and moves no cursor.
-    let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
-    let complaint: String = complaint.to_string().chars().map(shown).collect();
-    // A stderr that takes nothing cannot be complained about either.
-    let _ = writeln!(io::stderr(), "leaky: {complaint}");
+    Voice::new(false).say(complaint);
     Exit::Usage
 }
 

@@ -12,6 +12,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 /// What a file asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,22 +78,28 @@ pub fn follow(
     loop {
         let timeout = if doubtful.is_some() { Some(SETTLE) } else { watch.is_none().then_some(POLL) };
         wait(&mut watch, ear, timeout);
-        let text = read(path);
+        let (text, written) = (read(path), written(path));
         if text == last {
             doubtful = None;
             continue;
         }
         let changed = text.clone().and_then(|text| change(&text));
         match changed {
-            Err(why) if doubtful.as_ref() == Some(&text) => complain(why),
+            Err(why) if doubtful.as_ref() == Some(&(text.clone(), written)) => complain(why),
+            // Whoever writes in place empties the file first, and may do so time and again.
             Err(_) => {
-                doubtful = Some(text);
+                doubtful = Some((text, written));
                 continue;
             }
             Ok(()) => {}
         }
         (last, doubtful) = (text, None);
     }
+}
+
+/// When the file was last written.
+fn written(path: &Path) -> Option<SystemTime> {
+    std::fs::metadata(path).and_then(|file| file.modified()).ok()
 }
 
 /// Waits until the file should be read again.

@@ -4,6 +4,7 @@ use clap::Parser;
 use leaky::cli::{self, Cli};
 use leaky::config::Config;
 use leaky::exit::Exit;
+use leaky::voice::Voice;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -13,7 +14,7 @@ fn main() -> ExitCode {
         Ok(typed) => match Config::try_from(typed) {
             Err(complaint) => cli::complain(complaint),
             Ok(config) => leaky::run(config).unwrap_or_else(|error| {
-                eprintln!("leaky: {error:#}");
+                Voice::new(false).say(format_args!("{error:#}"));
                 Exit::Failed
             }),
         },

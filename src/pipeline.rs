@@ -127,6 +127,8 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         _ => None,
     };
     let core = shared.lock();
+    // To a reader that has gone nobody owes an explanation.
+    let voice = if exit == Exit::READER_GONE { Voice::new(true) } else { voice };
     voice.notice_faults(&core.faults);
     report.conclude(&core, level, &voice);
     Ok(exit)

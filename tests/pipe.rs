@@ -722,3 +722,27 @@ fn the_text_summary_is_for_people() {
     outcome.exits(0).says("3 items read, 3 emitted, 0 dropped, 0 expired, 0 held");
     leaky("-r 100/s -c 1 -o drop -q").stdin(seq(1..=3)).run().exits(0).is_silent();
 }
+
+#[test]
+fn to_a_reader_that_has_gone_nothing_is_said_of_what_was_dropped() {
+    let endless = |to: &mut dyn Write| loop {
+        to.write_all(&[b'\n'; 4096])?;
+    };
+    leaky("-r 1/h -c 2 -o drop").producer(endless).reader_leaves_after(1).run().dies_of(Signal::PIPE).is_silent();
+}
+
+#[test]
+fn a_message_is_one_line_whatever_a_file_is_called() {
+    let dir = Dir::new();
+    let name = dir.path("no\n\u{1b}[2J/such");
+    let outcome = leaky("-r 1/s --dropped").arg(&name).run();
+    outcome.exits(1).says(r"no\n\u{1b}[2J/such");
+    outcome.check(outcome.stderr.lines().count() == 1, "one line");
+}
+
+#[test]
+fn a_stderr_that_takes_nothing_changes_no_exit_status() {
+    leaky("-r 1/s --dropped /no/such/file").through("exec \"$@\" 2>/dev/full").run().exits(1);
+    leaky("-r 1/x").through("exec \"$@\" 2>/dev/full").run().exits(2);
+    leaky("-r 1/s -v --stats").stdin("1\n").through("exec \"$@\" 2>/dev/full").run().exits(0).writes("1\n");
+}

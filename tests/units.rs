@@ -272,3 +272,31 @@ fn chunks_are_ten_milliseconds_of_the_rate() {
     let pieces = chunk_departures(&slow, 1, 102);
     assert_eq!((pieces[0], pieces[101]), ((0, 1), (1010 * MS, 1)));
 }
+
+#[test]
+fn what_expires_unwritten_counts_in_no_window() {
+    for algorithm in ["fixed-window", "sliding-window"] {
+        let config = config(&format!("-a {algorithm} -r 2/700ms -c 3 -o drop --max-age 150ms"));
+        let mut bucket = Bucket::new(config.bucket, false);
+        let line = |number| {
+            let run = Run {
+                slice: Slice::new(b"x\n".to_vec()),
+                count: 1,
+                weight: Weight { len: 2, cost: 1 },
+                number,
+                arrival: if number < 3 { 0 } else { 300 * MS },
+            };
+            Arrival { run, part: Part::Whole, key: None, recorded: None }
+        };
+        bucket.blocked(true);
+        (1..=2).for_each(|number| bucket.arrive(0, line(number)));
+        bucket.advance(300 * MS);
+        assert_eq!(bucket.accounts().expired, 2, "{algorithm}");
+        bucket.blocked(false);
+        (3..=4).for_each(|number| bucket.arrive(300 * MS, line(number)));
+        bucket.advance(300 * MS);
+        let mut slices = Vec::new();
+        bucket.leaving(&mut slices, 9);
+        assert_eq!(slices.len(), 2, "{algorithm}: the window has both its places");
+    }
+}

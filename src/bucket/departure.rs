@@ -264,13 +264,7 @@ impl Bucket {
                 self.lanes[lane as usize].line.leaving -= 1;
             }
             self.leaving_bytes -= gone.run.slice.len() as u64;
-            self.config.pacer.ended(
-                &mut self.lanes[lane as usize].state,
-                gone.due,
-                at,
-                gone.run.weight,
-                gone.run.count,
-            );
+            self.config.pacer.withdraw(&mut self.lanes[lane as usize].state, gone.run.weight, gone.run.count);
             self.account_gone(gone.run, Part::Whole, Fate::Expired);
             self.refresh(lane);
         }

@@ -428,6 +428,19 @@ impl Pacer {
         }
     }
 
+    /// `count` items of weight `weight` had left and will not be written: to a window they have not been there.
+    pub fn withdraw(&self, state: &mut State, weight: Weight, count: u64) {
+        for (limit, memory) in self.limits.iter().zip(&mut *state.memory) {
+            let units = units(limit.unit, weight).saturating_mul(count);
+            match memory {
+                Memory::Slot(_) | Memory::WarmUp(_) => {}
+                Memory::Token(memory) => memory.withdraw(units),
+                Memory::Fixed(memory) => memory.withdraw(units),
+                Memory::Sliding(memory) => memory.withdraw(units),
+            }
+        }
+    }
+
     /// More of an item that has left already has turned up: it costs `weight` more. Only what is charged by length or
     /// cost changes.
     pub fn charge(&self, state: &mut State, weight: Weight) {

@@ -29,6 +29,10 @@ impl Memory {
     pub fn leave(&mut self, units: u64) {
         self.leaving = self.leaving.saturating_add(units);
     }
+
+    pub fn withdraw(&mut self, units: u64) {
+        self.leaving = self.leaving.saturating_sub(units);
+    }
 }
 
 impl SlidingWindow {

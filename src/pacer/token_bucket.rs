@@ -37,6 +37,10 @@ impl Memory {
         self.tat = [(tat >> 64) as u64, tat as u64];
     }
 
+    pub fn withdraw(&mut self, units: u64) {
+        self.leaving = self.leaving.saturating_sub(units);
+    }
+
     /// The same in other ticks.
     pub fn rescaled(mut self, rescale: impl Fn(Ticks) -> Ticks) -> Memory {
         self.set_tat(rescale(self.tat()));

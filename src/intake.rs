@@ -1,8 +1,8 @@
 //! From bytes to arrivals: framing, then what the selectors read out of each item. The same for a real run and a
 //! simulated one.
 
-use crate::bucket::{Arrival, Part};
-use crate::frame::{Framer, Framing};
+use crate::bucket::{Arrival, Key, Part};
+use crate::frame::{Framer, Framing, Piece};
 use crate::replay::{self, Replay};
 use crate::run::{Run, Slice, Weight};
 use crate::select::{self, Selector};
@@ -63,6 +63,8 @@ pub struct Intake {
     /// Items so far.
     number: u64,
     faults: Faults,
+    /// What has been cut off the block at hand.
+    pieces: Vec<(usize, Piece)>,
 }
 
 impl Intake {
@@ -76,6 +78,7 @@ impl Intake {
             replay: config.replay.map(|replay| Replay::new(replay, utc)),
             number: 0,
             faults: Faults::default(),
+            pieces: Vec::new(),
         }
     }
 
@@ -92,13 +95,12 @@ impl Intake {
     /// Takes what is complete off the front of `block`, which was read at `arrival`, and appends it to `arrivals`. At
     /// the `end` of input that is everything. Recorded times count from the first item.
     pub fn take(&mut self, block: &mut Vec<u8>, end: bool, arrival: u64, arrivals: &mut Vec<Arrival>) {
-        let mut pieces = Vec::new();
         let mut complete = 0;
         while let Some(piece) = self.framer.next(&block[complete..], end) {
-            pieces.push((complete, piece));
+            self.pieces.push((complete, piece));
             complete += piece.len;
         }
-        if pieces.is_empty() {
+        if self.pieces.is_empty() {
             return;
         }
         // A block of which only a little is complete is kept to be filled further, or a trickle of lines would hold a
@@ -111,10 +113,12 @@ impl Intake {
             let rest = block[complete..].to_vec();
             Slice::new(std::mem::replace(block, rest))
         };
-        for (at, piece) in pieces {
+        let mut pieces = std::mem::take(&mut self.pieces);
+        for (at, piece) in pieces.drain(..) {
             let slice = slice.range(at, at + piece.len);
             arrivals.push(self.arrival(slice, piece.count, piece.part, arrival));
         }
+        self.pieces = pieces;
     }
 
     /// Takes `len` bytes that were passed into the conduit at `arrival`, and appends what they are to `arrivals`.
@@ -139,7 +143,7 @@ impl Intake {
                 if found.is_none() {
                     self.faults.key.note(number);
                 }
-                key = Some(found.unwrap_or_default().into_owned().into_boxed_slice());
+                key = Some(Key::from_slice(&found.unwrap_or_default()));
             }
             if let Some(selector) = &self.cost {
                 match selector.find(content).and_then(|text| select::cost(&text)) {

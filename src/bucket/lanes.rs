@@ -11,11 +11,11 @@ impl Bucket {
         self.hasher.hash_one(key)
     }
 
-    pub(super) fn find_lane(&self, key: &Option<Box<[u8]>>) -> Option<u32> {
+    pub(super) fn find_lane(&self, key: &Option<Key>) -> Option<u32> {
         let Some(key) = key else {
             return (!self.keyed()).then_some(0);
         };
-        self.table.find(self.hash(key), |id| self.lanes[*id as usize].key == *key).copied()
+        self.table.find(self.hash(key), |id| *self.lanes[*id as usize].key == **key).copied()
     }
 
     /// The lane for the front of the mouth, made for it if need be; `None` if the table of keys is full.
@@ -44,7 +44,7 @@ impl Bucket {
             return None;
         }
         let hash = self.hash(&key);
-        let id = self.new_lane(key);
+        let id = self.new_lane(key.into_vec().into());
         let (lanes, hasher) = (&self.lanes, &self.hasher);
         self.table.insert_unique(hash, id, |id| hasher.hash_one(&lanes[*id as usize].key));
         Some(id)

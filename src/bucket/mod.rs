@@ -93,6 +93,9 @@ pub enum Part {
     Last,
 }
 
+/// A key; most are so short that they need no memory of their own.
+pub type Key = SmallVec<[u8; 16]>;
+
 /// What a reader brings.
 #[derive(Clone, Debug)]
 pub struct Arrival {
@@ -101,7 +104,7 @@ pub struct Arrival {
     /// What part of an item they are.
     pub part: Part,
     /// Their key.
-    pub key: Option<Box<[u8]>>,
+    pub key: Option<Key>,
     /// For a replay: when they arrive, in bucket time.
     pub recorded: Option<u64>,
 }
@@ -377,7 +380,8 @@ pub struct Bucket {
     in_step: bool,
     /// A lane that nobody has used.
     blank: Lane,
-    lost: Vec<(Box<[u8]>, u64)>,
+    /// The keys that lost most: hash, key and count.
+    lost: Vec<(u64, Key, u64)>,
 }
 
 impl Bucket {
@@ -483,9 +487,9 @@ impl Bucket {
         std::mem::take(&mut self.notices)
     }
 
-    /// The keys that lost most, with how many items; approximate above a thousand keys.
+    /// The keys that lost most, with how many items; approximate above a hundred keys.
     pub fn lost_most(&self) -> Vec<(&[u8], u64)> {
-        let mut lost: Vec<(&[u8], u64)> = self.lost.iter().map(|(key, count)| (&key[..], *count)).collect();
+        let mut lost: Vec<(&[u8], u64)> = self.lost.iter().map(|(_, key, count)| (&key[..], *count)).collect();
         lost.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
         lost
     }
@@ -627,13 +631,13 @@ fn per_unit(rate: Unit, capacity: Unit) -> Option<u64> {
 
 /// Counts losses by key in a bounded list: a key that is not in a full one takes the place and the count of the one
 /// that lost least, so that whoever lost most is never missing (Metwally's space-saving).
-fn lose(lost: &mut Vec<(Box<[u8]>, u64)>, key: &[u8], count: u64) {
+fn lose(lost: &mut Vec<(u64, Key, u64)>, hash: u64, key: &[u8], count: u64) {
     const KEYS: usize = 100;
-    if let Some(entry) = lost.iter_mut().find(|entry| *entry.0 == *key) {
-        entry.1 += count;
+    if let Some(entry) = lost.iter_mut().find(|entry| entry.0 == hash && *entry.1 == *key) {
+        entry.2 += count;
     } else if lost.len() < KEYS {
-        lost.push((key.into(), count));
-    } else if let Some(least) = lost.iter_mut().min_by_key(|entry| entry.1) {
-        *least = (key.into(), least.1 + count);
+        lost.push((hash, key.into(), count));
+    } else if let Some(least) = lost.iter_mut().min_by_key(|entry| entry.2) {
+        *least = (hash, key.into(), least.2 + count);
     }
 }

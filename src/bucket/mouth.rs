@@ -247,7 +247,7 @@ impl Bucket {
             self.open = Some(Open::Gone(fate));
         }
         if let Some(key) = &head.key {
-            lose(&mut self.lost, key, head.run.count);
+            lose(&mut self.lost, self.hasher.hash_one(&**key), key, head.run.count);
         }
         self.account_gone(head.run, head.part, fate);
         for piece in pieces {
@@ -293,7 +293,8 @@ impl Bucket {
             count -= head.run.count;
             let streams = head.part == Part::First;
             if self.keyed() {
-                lose(&mut self.lost, &self.lanes[id as usize].key, head.run.count);
+                let key = &self.lanes[id as usize].key;
+                lose(&mut self.lost, self.hasher.hash_one(&**key), key, head.run.count);
             }
             self.account_left(id, &head.run, head.part);
             self.account_gone(head.run, head.part, fate);

@@ -8,7 +8,7 @@
 //! Bucket time stands still while the hole is plugged, but no lateness is forgiven: what was reserved and is late by more
 //! than the catch-up is void and reserved anew, after whatever others have reserved meanwhile.
 
-use super::{Bucket, Lane};
+use super::{Bucket, Key, Lane};
 use crate::pacer;
 use crate::rate::Unit;
 use crate::shared::ledger::{Answer, Ask, Ledger, Need, Notice, Settings};
@@ -127,7 +127,7 @@ impl Bucket {
     /// # Errors
     /// What ends the run.
     pub fn answered(&mut self, answer: Answer) -> Result<Vec<Notice>, StoreError> {
-        let key: Option<Box<[u8]>> = self.keyed().then(|| answer.request.key.as_slice().into());
+        let key: Option<Key> = self.keyed().then(|| answer.request.key.as_slice().into());
         let lane = self.find_lane(&key);
         let Some(sharing) = &mut self.sharing else { return Ok(Vec::new()) };
         let notices = sharing.ledger.answered(answer)?;

@@ -17,7 +17,7 @@ use crate::select::{Selector, Separator};
 use std::env;
 use std::fmt;
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Everything a run needs to know, checked.
 #[derive(Clone, Debug)]
@@ -223,6 +223,11 @@ impl Config {
         if let (Some((_, option)), true) = (while_running.iter().find(|(given, _)| *given), cli.simulate) {
             return wrong(option, "a simulation is over at once; leave one of the two out");
         }
+        if let Some(name) = cli.metrics.as_ref().and_then(|path| path.to_str())
+            && name.trim_start_matches(':').bytes().all(|byte| byte.is_ascii_digit())
+        {
+            return wrong(given("--metrics", name), "no port is opened; say the file to write, such as ./leaky.prom");
+        }
         let shared = shared::shared(cli, &rates, &algorithm)?;
         let gate = match (&shared, rates.first()) {
             (Some(shared), Some(rate)) if !cli.command.is_empty() => {
@@ -291,6 +296,12 @@ impl Config {
             follow,
             rates,
         };
+        for text in cli.rates.iter().filter(|text| text.ends_with(['M', 'G', 'T']) && !chunks) {
+            // Elsewhere that is bytes.
+            let warning =
+                format!("{} is a rate of items; for bytes say {text}iB/s or {text}B/s", given("--rate", text));
+            config.warnings.push(warning);
+        }
         if cli.cost.is_none() && config.gate.is_none() && config.rates.iter().any(|rate| rate.unit() == Unit::Cost) {
             config.warnings.push("a rate of cost without --cost: every item costs 1".into());
         }
@@ -355,7 +366,10 @@ fn rates(cli: &Cli, follow: Option<&Follow>) -> Result<(Vec<Rate>, Option<usize>
                 followed = Some(rates.len()).filter(|_| follow.asked != Asked::Unlimited);
                 follow.asked
             }
-            _ => text.parse().or_else(|why: RateError| wrong(given("--rate", text), why))?,
+            _ => text.parse().or_else(|why: RateError| match Path::new(text).is_file() {
+                true => wrong(given("--rate", text), format!("to follow the rate in that file say --rate '@{text}'")),
+                false => wrong(given("--rate", text), why),
+            })?,
         };
         if let Asked::Per(rate) = asked {
             rates.push(rate);
@@ -698,6 +712,12 @@ fn tick(cli: &Cli, pacer: &Pacer, catch_up: u64, framing: &Framing, rates: &[Rat
     MILLISECOND.min(made_up).min(full / 4)
 }
 
+/// A duration for people, to a hundredth or so.
+fn rounded(ns: u64) -> String {
+    let digit = 10_u64.pow(ns.max(1).ilog10().saturating_sub(2)).min(SECOND);
+    time(ns / digit * digit)
+}
+
 /// One paragraph about what will happen, in plain words.
 fn understood(config: &Config, algorithm: &Algorithm) -> String {
     if let Some(gate) = &config.gate {
@@ -767,6 +787,14 @@ fn understood(config: &Config, algorithm: &Algorithm) -> String {
         (Overflow::Fail, None) => format!("{wait}, one more ends the run with status 3"),
         (Overflow::Fail, Some(timeout)) => format!("{wait}, further ones {} end the run then", late(timeout)),
     });
+    if let ([rate], Unit::Items, 2..) = (&config.rates[..], unit.0, bucket.capacity)
+        && rate.unit() == Unit::Items
+        && bucket.overflow != Overflow::Block
+        && !bucket.pacer.is_paused()
+    {
+        // What is dropped only behind a thousand others may come as a surprise.
+        parts.push(format!("a full bucket is a wait of {}", rounded(rate.nanos_for(bucket.capacity - 1))));
+    }
     parts.extend(bucket.max_age.map(|age| format!("what has waited longer than {} expires", time(age))));
     if !bucket.pacer.is_unlimited() && !bucket.pacer.keeps_real_time() && !bucket.pacer.is_paused() {
         parts.push(match bucket.catch_up {

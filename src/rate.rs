@@ -296,6 +296,11 @@ fn unit_hint(suffix: &str) -> String {
     let hint = match lower.as_str() {
         "unlimited" | "inf" | "infinity" | "none" => "for no limit say unlimited",
         "item" | "items" | "line" | "lines" => "items have no unit: 5/s",
+        "rps" | "qps" | "lps" => "items have no unit, and per second is written /s: 5/s",
+        "rpm" | "qpm" => "items have no unit, and per minute is written /min: 300/min",
+        _ if lower.ends_with("token") || lower.ends_with("tokens") => {
+            "what is read out of items is cost: 90000cost/min with --cost SELECTOR"
+        }
         "byte" | "bytes" => "bytes are written B: 4096B/s",
         "b" | "kb" | "mb" | "gb" | "tb" if suffix.ends_with('b') => {
             "b is no unit: say B for bytes, as in MB, or bit for bits, as in Mbit"

@@ -186,10 +186,14 @@ impl Report {
             per_second(accounts.emitted, elapsed).unwrap_or(0.0),
         );
         for rate in &self.pace().rates {
-            let reached = per_second(self.reached(rate, core), core.busy.ns);
-            let reached =
-                reached.map_or("nothing had to wait".into(), |reached| format!("{reached:.3}/s while items waited"));
-            text += &format!("leaky: {rate} asked, {reached}\n");
+            let reached = match per_second(self.reached(rate, core), core.busy.ns) {
+                None => ", nothing had to wait".into(),
+                // All keys together are faster than each may be, and a burst is on purpose.
+                Some(_) if self.keyed => " for each key".into(),
+                Some(_) if !self.forgives => String::new(),
+                Some(reached) => format!(", {reached:.3}/s while items waited"),
+            };
+            text += &format!("leaky: {rate} asked{reached}\n");
         }
         if let Some(level) = level {
             text += &format!(

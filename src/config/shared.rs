@@ -50,6 +50,10 @@ pub(super) fn shared(cli: &Cli, rates: &[Rate], algorithm: &Algorithm) -> Result
     if shown.is_empty() {
         return wrong("--shared ''", "say where: a name, a path or a URL such as redis://localhost");
     }
+    if !url && shown.contains(':') && !shown.contains('/') {
+        let why = format!("say redis://{shown} for a server, or ./{shown} for a state file of that name");
+        return wrong(given("--shared", &shown), why);
+    }
     match (&cli.key, &cli.bucket) {
         (Some(text), _) if !url => {
             return wrong(given("--key", text), "a state file is one bucket; share over Redis for one for each key");

@@ -839,6 +839,22 @@ fn metrics_that_cannot_be_written_are_told_of() {
     assert_eq!(said.lines().count(), 1, "{said}");
 }
 
+#[test]
+fn the_manual_names_every_metric() {
+    let manual = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/man/leaky.1")).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("leaky.prom");
+    for arguments in ["-r unlimited", "-r 1MiB/s", "-r 500/s -k field:1"] {
+        let words = arguments.split(' ').chain(["--metrics", path.to_str().unwrap()]);
+        assert!(Command::new(LEAKY).args(words).stdin(Stdio::null()).output().unwrap().status.success());
+        for line in fs::read_to_string(&path).unwrap().lines().filter(|line| !line.starts_with('#')) {
+            let name = line.split(['{', ' ']).next().unwrap();
+            let entry = |line: &str| line.starts_with(".It Li ") && line.split([' ', ',']).any(|word| word == name);
+            assert!(manual.lines().any(entry), "{arguments}: {name}");
+        }
+    }
+}
+
 // ---- Help ----
 
 fn said(arguments: &[&str]) -> (String, String) {

@@ -143,7 +143,7 @@ pub struct Cli {
 
     /// Items end with STR
     ///
-    /// It may hold \n, \t, \0 and \xHH.
+    /// It may hold \n, \r, \t, \0 and \xHH.
     #[arg(short, long, value_name = "STR", help_heading = "Items", allow_hyphen_values = true, hide_short_help = true)]
     pub delimiter: Option<String>,
 
@@ -354,6 +354,12 @@ pub fn answer(error: &clap::Error) -> Exit {
                 let what = if stray.starts_with('-') { "option" } else { "command" };
                 return complain(format!("{stray}: there is no such {what}; say {ours}"));
             }
+            if stray == "json" || stray == "text" {
+                return complain(format!("'{stray}': if that is for --stats, say --stats={stray}"));
+            }
+            if stray == "-" {
+                return complain("'-': leaky always reads stdin; leave it out");
+            }
             if !stray.starts_with('-') {
                 return complain(format!(
                     "'{stray}': leaky reads stdin; say `< {stray}`, or `-- {stray}` for a command that waits for its turn"
@@ -369,6 +375,11 @@ pub fn answer(error: &clap::Error) -> Exit {
             complain(format!("{line}; see leaky --help"))
         }
     }
+}
+
+/// Whether a command was announced by `--` that turned out to be none, as with an empty variable.
+pub fn lacks_command(typed: &Cli) -> bool {
+    typed.command.is_empty() && std::env::args_os().next_back().is_some_and(|last| last == "--")
 }
 
 /// What others call an option, and what leaky does.

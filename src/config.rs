@@ -219,7 +219,8 @@ impl Config {
             );
         }
         let max_keys = max_keys(cli)?;
-        let while_running = [(cli.progress, "--progress"), (cli.metrics.is_some(), "--metrics")];
+        let while_running =
+            [(cli.progress, "--progress"), (cli.metrics.is_some(), "--metrics"), (cli.stats.is_some(), "--stats")];
         if let (Some((_, option)), true) = (while_running.iter().find(|(given, _)| *given), cli.simulate) {
             return wrong(option, "a simulation is over at once; leave one of the two out");
         }
@@ -228,6 +229,7 @@ impl Config {
         {
             return wrong(given("--metrics", name), "no port is opened; say the file to write, such as ./leaky.prom");
         }
+        files_apart(cli)?;
         let shared = shared::shared(cli, &rates, &algorithm)?;
         let gate = match (&shared, rates.first()) {
             (Some(shared), Some(rate)) if !cli.command.is_empty() => {
@@ -340,9 +342,42 @@ fn follow(cli: &Cli) -> Result<Option<Follow>, Complaint> {
     let (asked, paused) = match text.parse() {
         Ok(Wanted::Rate(asked)) => (asked, false),
         Ok(Wanted::Pause(unit)) => (stand_in(unit), true),
-        Err(why) => return wrong(given, format!("it says '{}': {}", text.escape_debug(), why as RateError)),
+        Err(why) => {
+            // Who gives another file by mistake does not want to see it printed.
+            let beginning: String = text.chars().take(20).collect();
+            let more = if beginning.len() < text.len() { "..." } else { "" };
+            return wrong(given, format!("it says '{}{more}': {}", beginning.escape_debug(), why as RateError));
+        }
     };
     Ok(Some(Follow { path, text, asked, paused, cli: Box::new(cli.clone()) }))
+}
+
+/// No file may serve two ends, or one would destroy the other.
+fn files_apart(cli: &Cli) -> Result<(), Complaint> {
+    use std::os::unix::fs::MetadataExt;
+    let followed = cli.rates.iter().find_map(|text| text.strip_prefix('@')).map(Path::new);
+    let named = [("--dropped", cli.dropped.as_deref()), ("--metrics", cli.metrics.as_deref()), ("--rate @", followed)];
+    // What it serves as, where it is, and which file that is.
+    type End = (&'static str, PathBuf, Option<(u64, u64)>);
+    let mut seen: Vec<End> = Vec::new();
+    for (name, identity) in [("stdin", fd::Input::identity()), ("stdout", fd::Output::identity())] {
+        if identity.is_some() && !cli.simulate {
+            seen.push((name, PathBuf::new(), identity));
+        }
+    }
+    for (option, path) in named {
+        let Some(path) = path else { continue };
+        let identity = path.metadata().ok().filter(|file| file.is_file()).map(|file| (file.dev(), file.ino()));
+        let place =
+            follow::directory(path).canonicalize().unwrap_or_default().join(path.file_name().unwrap_or_default());
+        let same = |(_, other, id): &&End| *other == place || (identity.is_some() && *id == identity);
+        if let Some((other, ..)) = seen.iter().find(same) {
+            let path = path.to_string_lossy();
+            return wrong(given(option, &path), format!("that file is {other} already; name another one"));
+        }
+        seen.push((option, place, identity));
+    }
+    Ok(())
 }
 
 fn is_followed(cli: &Cli) -> bool {

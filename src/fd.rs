@@ -182,6 +182,12 @@ pub fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<u64>) -> io::Result<()> 
     }
 }
 
+/// Device and inode of a regular file.
+fn identity(fd: BorrowedFd<'_>) -> Option<(u64, u64)> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then_some((stat.st_dev, stat.st_ino))
+}
+
 fn file_type(fd: BorrowedFd<'_>) -> FileType {
     rustix::fs::fstat(fd).map_or(FileType::Unknown, |stat| FileType::from_raw_mode(stat.st_mode))
 }
@@ -211,10 +217,13 @@ impl Output {
     pub fn open(ear: Ear) -> Output {
         let stdout = rustix::stdio::stdout();
         let file_type = file_type(stdout);
-        let nonblocking = rustix::fs::fcntl_getfl(stdout).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
+        let flags = rustix::fs::fcntl_getfl(stdout).unwrap_or(OFlags::empty());
+        let nonblocking = flags.contains(OFlags::NONBLOCK);
+        // What was opened for reading only is not to be written to by a detour.
+        let writable = flags & OFlags::ACCMODE != OFlags::RDONLY;
         let way = match file_type {
             FileType::Socket => Way::Socket,
-            FileType::Fifo | FileType::CharacterDevice if !nonblocking => {
+            FileType::Fifo | FileType::CharacterDevice if !nonblocking && writable => {
                 let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
                 match rustix::fs::open("/proc/self/fd/1", flags, Mode::empty()) {
                     Ok(own) => Way::Own(own),
@@ -275,6 +284,11 @@ impl Output {
             }
         }
         Ok(())
+    }
+
+    /// Which regular file stdout is, if it is one.
+    pub fn identity() -> Option<(u64, u64)> {
+        identity(rustix::stdio::stdout())
     }
 
     /// Whether stdout is a terminal.
@@ -346,6 +360,11 @@ impl Input {
     /// Grows the pipe, if it is one.
     pub fn grow(&self) {
         grow(rustix::stdio::stdin());
+    }
+
+    /// Which regular file stdin is, if it is one.
+    pub fn identity() -> Option<(u64, u64)> {
+        identity(rustix::stdio::stdin())
     }
 
     /// Whether stdin is a terminal.

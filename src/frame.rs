@@ -30,7 +30,7 @@ impl Framing {
     }
 }
 
-/// The bytes that a delimiter written as `text` stands for: `\\n`, `\\t`, `\\0`, `\\\\` and `\\xHH` are understood.
+/// The bytes that a delimiter written as `text` stands for: `\\n`, `\\r`, `\\t`, `\\0`, `\\\\` and `\\xHH` are understood.
 ///
 /// # Errors
 /// What is wrong with it, for the user.
@@ -40,6 +40,7 @@ pub fn delimiter(text: &str) -> Result<Vec<u8>, &'static str> {
     while let [first, after @ ..] = rest {
         let (byte, after) = match (first, after) {
             (b'\\', [b'n', after @ ..]) => (b'\n', after),
+            (b'\\', [b'r', after @ ..]) => (b'\r', after),
             (b'\\', [b't', after @ ..]) => (b'\t', after),
             (b'\\', [b'0', after @ ..]) => (0, after),
             (b'\\', [b'\\', after @ ..]) => (b'\\', after),
@@ -50,7 +51,7 @@ pub fn delimiter(text: &str) -> Result<Vec<u8>, &'static str> {
                     _ => return Err("two hexadecimal digits go after \\x, as in \\x1e"),
                 }
             }
-            (b'\\', _) => return Err("a backslash goes before n, t, 0, xHH or another backslash"),
+            (b'\\', _) => return Err("a backslash goes before n, r, t, 0, xHH or another backslash"),
             (byte, after) => (*byte, after),
         };
         bytes.push(byte);

@@ -11,9 +11,9 @@ use crate::intake::Faults;
 use crate::run::Slice;
 use anyhow::Context;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Why a run ends before the last item is out.
@@ -175,6 +175,8 @@ impl Shared {
 pub struct Dropped {
     path: PathBuf,
     file: Mutex<File>,
+    /// Bytes that should be there and could not be written.
+    missing: AtomicU64,
 }
 
 impl Dropped {
@@ -185,7 +187,17 @@ impl Dropped {
     pub fn open(path: PathBuf) -> anyhow::Result<Dropped> {
         let file = File::options().append(true).create(true).open(&path);
         let file = file.with_context(|| format!("could not open --dropped '{}'", path.display()))?;
-        Ok(Dropped { path, file: Mutex::new(file) })
+        Ok(Dropped { path, file: Mutex::new(file), missing: AtomicU64::new(0) })
+    }
+
+    /// How many bytes should be there and could not be written.
+    pub fn missing(&self) -> u64 {
+        self.missing.load(Ordering::Relaxed)
+    }
+
+    /// Whether all could be written so far.
+    pub fn is_whole(&self) -> bool {
+        self.missing() == 0
     }
 
     /// Appends `slices`.
@@ -194,17 +206,34 @@ impl Dropped {
     /// If they cannot be written.
     pub fn append(&self, slices: &[Slice]) -> anyhow::Result<()> {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut left: u64 = slices.iter().map(|slice| slice.len() as u64).sum();
+        let mut write = |bytes: &[u8]| {
+            let mut rest = bytes;
+            while !rest.is_empty() {
+                match file.write(rest) {
+                    Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                    Ok(written) => {
+                        left -= written as u64;
+                        rest = &rest[written..];
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            Ok(())
+        };
         let mut joined = Vec::new();
         let written = slices.iter().try_for_each(|slice| {
             if slice.len() > fd::PIPE_BUF {
-                file.write_all(&joined)?;
+                write(&joined)?;
                 joined.clear();
-                return file.write_all(slice.bytes());
+                return write(slice.bytes());
             }
             joined.extend_from_slice(slice.bytes());
             Ok(())
         });
-        let written = written.and_then(|()| file.write_all(&joined));
+        let written = written.and_then(|()| write(&joined));
+        self.missing.fetch_add(left, Ordering::Relaxed);
         written.with_context(|| format!("could not write to --dropped '{}'", self.path.display()))
     }
 }

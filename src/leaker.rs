@@ -105,11 +105,13 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
         let mut unfinished = false;
         // How the time since `last` was spent: something waited for its slot, or everything for room.
         let (mut last, mut busy, mut no_room) = (self.clock.now(), false, false);
+        // And whether that was so before what has been written was taken out of the bucket.
+        let mut waited = false;
         loop {
             let now = self.clock.now();
             let mut core = shared.lock();
             core.tell(progress, now);
-            core.account(last, now, no_room, busy);
+            core.account(last, now, no_room, busy, waited);
             self.hear(&mut core);
             core.bucket.advance(now);
             self.recycle(&mut slices);
@@ -134,6 +136,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
                 core.reader_waits = false;
                 shared.room.notify_all();
             }
+            waited = busy;
             (last, busy, no_room) = (now, core.bucket.waits(), blocked);
             core.blocked_since = if no_room { now } else { 0 };
             let until = core.next_wake();
@@ -269,8 +272,9 @@ impl Core {
         }
     }
 
-    /// Accounts for the time since `last`, in which something waited if `busy`, and stdout had `no_room`.
-    fn account(&mut self, last: u64, now: u64, no_room: bool, busy: bool) {
+    /// Accounts for the time since `last`, in which something waited if `busy`, and stdout had `no_room`; and for what
+    /// has been written, if it `waited`: the first of those that come together does not.
+    fn account(&mut self, last: u64, now: u64, no_room: bool, busy: bool, waited: bool) {
         let (accounts, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
         if no_room {
             self.blocked_ns += now - last;
@@ -278,7 +282,7 @@ impl Core {
             self.busy.ns += now.saturating_sub(last.max(self.changed_at));
             self.busy.forgiven += accounts.forgiven - before.forgiven;
         }
-        if busy {
+        if waited {
             self.busy.items += accounts.emitted - before.emitted;
             self.busy.bytes += accounts.bytes_emitted - before.bytes_emitted;
             self.busy.cost += accounts.cost_emitted - before.cost_emitted;

@@ -11,6 +11,9 @@ fn main() -> ExitCode {
     let exit = match Cli::try_parse() {
         Err(error) => cli::answer(&error),
         Ok(typed) if typed.completions.is_some() => cli::complete(&typed),
+        Ok(typed) if cli::lacks_command(&typed) => {
+            cli::complain("--: no COMMAND follows; say one, or leave the -- out")
+        }
         Ok(typed) => match Config::try_from(typed) {
             Err(complaint) => cli::complain(complaint),
             Ok(config) => leaky::run(config).unwrap_or_else(|error| {

@@ -127,8 +127,9 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         _ => None,
     };
     let core = shared.lock();
-    // To a reader that has gone nobody owes an explanation.
-    let voice = if exit == Exit::READER_GONE { Voice::new(true) } else { voice };
+    // To a reader that has gone nobody owes an explanation, and of what is missing has been told.
+    let silent = exit == Exit::READER_GONE || shared.dropped.as_ref().is_some_and(|dropped| !dropped.is_whole());
+    let voice = if silent { Voice::new(true) } else { voice };
     voice.notice_faults(&core.faults);
     report.conclude(&core, level, &voice);
     Ok(exit)
@@ -238,22 +239,33 @@ fn end(
         Some(Stop::NoStore(_)) => Exit::NoTurn,
         Some(Stop::Failed(_)) | None => Exit::Failed,
     };
-    if let Some(Stop::Failed(why) | Stop::NoStore(why)) = &stop {
-        voice.say(why);
-    }
-    match &shared.dropped {
-        Some(dropped) => {
-            if let Err(error) = dropped.append(&leftover) {
-                voice.say(format!("{error:#}; {held} were read and not written"));
-                return Exit::Failed;
-            }
+    let why = match &stop {
+        Some(Stop::Failed(why) | Stop::NoStore(why)) => Some(&**why),
+        Some(Stop::Overflow) if shared.dropped.is_none() => Some("the bucket is full"),
+        _ => None,
+    };
+    // One fault is told of in one line.
+    let kept = match &shared.dropped {
+        Some(dropped) if dropped.is_whole() => dropped.append(&leftover).map_err(|error| format!("{error:#}")),
+        Some(_) => Err(why.unwrap_or_default().to_string()),
+        None => Ok(()),
+    };
+    match (kept, why) {
+        (Err(error), _) => {
+            let missing = shared.dropped.as_ref().map_or(0, Dropped::missing);
+            voice.say(format!("{error}; {missing} bytes are missing there; {}", left(held)));
+            return Exit::Failed;
         }
-        None if stop == Some(Stop::ReaderGone) => {}
-        None if stop == Some(Stop::Overflow) => {
-            voice.say(format!("the bucket is full; {held} were read and not written; --dropped FILE would keep them"));
+        (Ok(()), why) if shared.dropped.is_some() || held == 0 || stop == Some(Stop::ReaderGone) => {
+            why.iter().for_each(|why| voice.say(why));
         }
-        None if held > 0 => voice.warn(format!("{held} were read and not written; --dropped FILE would keep them")),
-        None => {}
+        (Ok(()), Some(why)) => voice.say(format!("{why}; {}; --dropped FILE would keep it", left(held))),
+        (Ok(()), None) => voice.warn(format!("{}; --dropped FILE would keep it", left(held))),
     }
     exit
+}
+
+/// How many were read and not written, in words.
+fn left(held: u64) -> String {
+    format!("{held} {} read and not written", if held == 1 { "was" } else { "were" })
 }

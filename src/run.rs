@@ -135,6 +135,14 @@ impl Layout {
         }
     }
 
+    /// Whether `slice`, which holds one item, has all of it: only the last of an input may lack its delimiter, or bytes.
+    pub fn ends(&self, slice: &Slice) -> bool {
+        match self {
+            Layout::Fixed(size) => slice.len() == *size,
+            _ => slice.bytes().ends_with(self.delimiter_bytes()),
+        }
+    }
+
     /// How many items end in `bytes`, which begins with one, and where the last of them ends.
     pub fn count(&self, bytes: &[u8]) -> (u64, usize) {
         match self {

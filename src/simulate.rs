@@ -5,7 +5,6 @@ use crate::bucket::{Bucket, Fate, Outcome};
 use crate::config::Config;
 use crate::exit::Exit;
 use crate::fd::{self, Input, Output};
-use crate::hub::Dropped;
 use crate::intake::Intake;
 use crate::rate::{Rate, Unit};
 use crate::run::Slice;
@@ -40,10 +39,10 @@ struct Simulation {
     first: u64,
     outcomes: Vec<Outcome>,
     slices: Vec<Slice>,
-    cast_off: Vec<Slice>,
-    dropped: Option<Dropped>,
     output: Output,
     json: Vec<u8>,
+    /// Items without an outcome at the end.
+    held: usize,
 }
 
 /// Says what would become of each item of stdin.
@@ -60,7 +59,6 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let (_other_bell, ear) = fd::bell().context("could not make a pipe")?;
     let mut intake = Intake::new(config.intake.clone(), clock::utc());
     let mut simulation = Simulation {
-        dropped: config.dropped.clone().map(Dropped::open).transpose()?,
         config,
         bucket: None,
         now: 0,
@@ -68,9 +66,9 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
         first: 1,
         outcomes: Vec::new(),
         slices: Vec::new(),
-        cast_off: Vec::new(),
         output: Output::open(ear),
         json: Vec::new(),
+        held: 0,
     };
     let (mut block, mut arrivals) = (Vec::new(), Vec::new());
     let mut ended = false;
@@ -96,7 +94,17 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     if let Some(bucket) = &mut simulation.bucket {
         voice.notice(bucket.take_notices());
     }
-    Ok(if simulation.overflowed() { Exit::Overflow } else { Exit::Done })
+    Ok(match simulation.held {
+        held if simulation.overflowed() => {
+            voice.say(format_args!("the bucket is full; {held} items have no outcome"));
+            Exit::Overflow
+        }
+        0 => Exit::Done,
+        held => {
+            voice.say(format!("{held} items have no outcome: the clock ends after 584 years"));
+            Exit::Failed
+        }
+    })
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -112,7 +120,7 @@ impl Simulation {
         if self.bucket.is_none() {
             // Where the grid of windows lies is told by the recording.
             self.config.bucket.pacer.begin_at(intake.first_stamp().unwrap_or_default());
-            self.bucket = Some(Bucket::new(self.config.bucket.clone(), self.dropped.is_some()));
+            self.bucket = Some(Bucket::new(self.config.bucket.clone(), false));
         }
         let unit = self.config.rates.iter().map(Rate::unit).max_by_key(|unit| *unit == Unit::Cost);
         // Bits count eight to a byte, but an item's cost is its length.
@@ -163,7 +171,6 @@ impl Simulation {
         self.emit();
         let Some(bucket) = &mut self.bucket else { return Ok(()) };
         bucket.take_outcomes(&mut self.outcomes);
-        bucket.take_cast_off(&mut self.cast_off);
         let pacer = &self.config.bucket.pacer;
         for outcome in self.outcomes.drain(..) {
             for i in 0..outcome.count {
@@ -183,10 +190,6 @@ impl Simulation {
         while self.records.front().is_some_and(|record| record.outcome.is_some()) {
             self.tell()?;
         }
-        if let Some(dropped) = &self.dropped {
-            dropped.append(&self.cast_off)?;
-        }
-        self.cast_off.clear();
         Ok(())
     }
 
@@ -196,11 +199,16 @@ impl Simulation {
             serde_json::to_writer(&mut self.json, &record)?;
             self.json.push(b'\n');
             if self.json.len() >= BLOCK {
-                self.output.write_all(&self.json)?;
-                self.json.clear();
+                self.write()?;
             }
         }
         Ok(())
+    }
+
+    fn write(&mut self) -> anyhow::Result<()> {
+        let written = self.output.write_all(&self.json);
+        self.json.clear();
+        written.context("could not write to stdout")
     }
 
     /// Lets everything happen that still will.
@@ -209,12 +217,13 @@ impl Simulation {
             self.settle()?;
         }
         self.settle()?;
-        // Under fail, what is held when it stops has no outcome.
+        // What is held has no outcome: under fail, and where it would leave only after centuries.
+        let told = self.records.len();
         self.records.retain(|record| record.outcome.is_some());
+        self.held = told - self.records.len();
         while !self.records.is_empty() {
             self.tell()?;
         }
-        self.output.write_all(&self.json)?;
-        Ok(())
+        self.write()
     }
 }

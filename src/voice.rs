@@ -58,7 +58,11 @@ impl Voice {
     /// Says so, quiet or not. A message is one line whatever was given, and moves no cursor. Nothing can be done about
     /// a stderr that takes nothing.
     pub fn say(&self, text: impl std::fmt::Display) {
-        let shown = |c: char| if c.is_control() { c.escape_debug().to_string() } else { c.to_string() };
+        let shown = |c: char| match c {
+            '\'' | '"' | '\\' => c.to_string(),
+            // Nor may it turn the direction of what follows.
+            _ => c.escape_debug().to_string(),
+        };
         let text: String = text.to_string().chars().map(shown).collect();
         aside(&format!("leaky: {text}"));
     }

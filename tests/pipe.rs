@@ -746,3 +746,73 @@ fn a_stderr_that_takes_nothing_changes_no_exit_status() {
     leaky("-r 1/x").through("exec \"$@\" 2>/dev/full").run().exits(2);
     leaky("-r 1/s -v --stats").stdin("1\n").through("exec \"$@\" 2>/dev/full").run().exits(0).writes("1\n");
 }
+
+#[test]
+fn with_keys_a_last_item_without_a_delimiter_leaves_last() {
+    for (args, input, output) in [
+        ("-r 20/s -k field:1", "a 1\na 2\na 3\nb last", "a 1\na 2\na 3\nb last"),
+        ("-r 20/s -0 -k field:1", "a 1\0a 2\0b 3", "a 1\0a 2\0b 3"),
+        ("-r 20/s --record-size 4B -k regex:^(.)", "aaaAbbbBaaaCzz", "aaaAbbbBaaaCzz"),
+        ("-r 20/s -k field:1", "a 1\na 2\na last", "a 1\na 2\na last"),
+        ("-r 20/s -k field:1 -c 1 -o drop", "a 1\na 2\nb last", "a 1\nb last"),
+        ("-r unlimited -k field:1", "a 1\na 2\nb last", "a 1\na 2\nb last"),
+    ] {
+        let outcome = leaky(args).stdin(input).run();
+        outcome.exits(0).writes(output);
+    }
+}
+
+#[test]
+fn no_file_serves_two_ends() {
+    let dir = Dir::new();
+    let file = dir.put("file", "5/s\n");
+    let name = file.display();
+    for args in [
+        format!("-r 5/s -o drop --dropped {name} --metrics {name}"),
+        format!("-r @{name} --metrics {name}"),
+        format!("-r @{name} -o drop --dropped {name}"),
+        format!("-r 5/s --dropped {name} --metrics {}/./file", dir.path("").display()),
+    ] {
+        leaky(&args).run().exits(2).says("name another one");
+    }
+    let open = || File::options().read(true).append(true).open(&file).expect("a file");
+    leaky(&format!("-r 5/s --dropped {name}"))
+        .stdin_from(open(), "it")
+        .run()
+        .exits(2)
+        .says("that file is stdin already");
+    leaky(&format!("-r 5/s --metrics {name}")).stdout_to(open()).run().exits(2).says("that file is stdout already");
+    assert_eq!(dir.get("file"), b"5/s\n");
+}
+
+#[test]
+fn a_stdout_that_is_open_for_reading_only_is_an_error() {
+    for args in ["-r 5/s", "-r 5/s --simulate"] {
+        let outcome = leaky(args).stdin(seq(1..=3)).stdout_to(File::open("/dev/null").expect("it")).run();
+        outcome.exits(1).says("could not write to stdout");
+    }
+}
+
+#[test]
+fn a_file_for_what_is_dropped_that_fills_up_is_told_of_in_one_line_with_what_is_missing() {
+    let outcome = leaky("-r 1/h -c 2 -o drop --dropped /dev/full").stdin(seq(1..=9)).run();
+    outcome.exits(1).says("could not write to --dropped '/dev/full'").says("14 bytes are missing there; ");
+    outcome.check(outcome.stderr.lines().count() == 1, "one line");
+}
+
+#[test]
+fn an_output_that_fails_is_told_of_in_one_line_with_what_is_held() {
+    let full = File::options().write(true).open("/dev/full").expect("it");
+    let outcome = leaky("-r 5/s").stdin(seq(1..=3)).stdout_to(full).run();
+    outcome
+        .exits(1)
+        .says("could not write to stdout: No space left on device (os error 28); 3 were read and not written");
+    outcome.check(outcome.stderr.lines().count() == 1, "one line");
+}
+
+#[test]
+fn the_rate_reached_does_not_count_what_did_not_wait() {
+    let outcome = leaky("-r 20/s --stats=json").stdin(seq(1..=100)).reader_leaves_after(12).run();
+    let reached = outcome.stats().0["rate_reached"][0].as_f64();
+    outcome.check(reached.is_some_and(|reached| (15.0..=20.5).contains(&reached)), "5 items in 4 slots are no 25/s");
+}

@@ -117,11 +117,19 @@ fn a_simulation_whose_reader_goes_away_is_sigpipe() {
 }
 
 #[test]
-fn a_simulation_puts_away_what_it_drops() {
+fn a_simulation_touches_no_file() {
     let dir = Dir::new();
     let outcome = leaky("--simulate -r 1/s -c 2 -o drop --dropped").arg(dir.path("d")).stdin(seq(1..=5)).run();
     outcome.exits(0);
-    assert_eq!(dir.get("d"), seq(3..=5));
+    assert!(!dir.path("d").exists());
+}
+
+#[test]
+fn what_has_no_outcome_is_told_of() {
+    let outcome = leaky("--simulate -r 1/2000000h").stdin(seq(1..=5)).run();
+    outcome.exits(1).says("2 items have no outcome");
+    assert_eq!(outcome.lines().len(), 3);
+    leaky("--simulate -r 1/s -c 2 -o fail").stdin(seq(1..=5)).run().exits(3).says("the bucket is full; ");
 }
 
 // ---- Limits ----

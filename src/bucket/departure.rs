@@ -66,6 +66,7 @@ impl Bucket {
             self.open_leaving(id, due);
         }
         self.refresh(id);
+        self.place_unterminated();
     }
 
     /// The first part of an item has left: what has been read of it follows, and what comes later, too.

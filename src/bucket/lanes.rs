@@ -79,9 +79,22 @@ impl Bucket {
     pub(super) fn due(&mut self, id: u32) -> Option<Ticks> {
         let (pacer, lane) = (&self.config.pacer, &self.lanes[id as usize]);
         let head = lane.line.waiting.front()?;
+        if self.unterminated == Some(head.run.number) && self.waiting_items > 1 {
+            return None;
+        }
         match &mut self.sharing {
             None => pacer.due(&lane.state, head.admitted, head.run.weight),
             Some(sharing) => Some(pacer.ticks(sharing.slot(lane, self.now)?).max(head.admitted)),
+        }
+    }
+
+    /// Lets the unterminated item go if nobody else waits.
+    pub(super) fn place_unterminated(&mut self) {
+        if self.unterminated.is_some()
+            && self.waiting_items == 1
+            && let Some(&(_, _, id)) = self.departures.first()
+        {
+            self.refresh(id);
         }
     }
 

@@ -374,6 +374,9 @@ pub struct Bucket {
     outcomes: Vec<Outcome>,
     notices: Vec<Notice>,
     noticed: HashSet<Notice>,
+    /// With keys: the number of the last item of the input, if it lacks its delimiter. Whatever left behind it would
+    /// become a part of it, so it leaves last.
+    unterminated: Option<u64>,
     /// What is leaving is being written just now.
     writing: bool,
     /// Of what is leaving only the next item is being written, and may be in the pipe already.
@@ -416,6 +419,7 @@ impl Bucket {
             outcomes: Vec::new(),
             notices: Vec::new(),
             noticed: HashSet::new(),
+            unterminated: None,
             writing: false,
             in_step: false,
             blank: Lane::new(&config.pacer, Box::default()),

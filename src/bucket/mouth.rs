@@ -309,6 +309,7 @@ impl Bucket {
             head.admitted = head.admitted.max(now);
         }
         self.refresh(id);
+        self.place_unterminated();
     }
 
     /// Takes the further pieces at the head of a lane away.

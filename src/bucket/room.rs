@@ -121,6 +121,9 @@ impl Bucket {
         if arrival.part == Part::First {
             self.open = Some(Open::Waiting(id));
         }
+        if self.keyed() && arrival.part == Part::Whole && !self.config.layout.ends(&run.slice) {
+            self.unterminated = Some(run.number);
+        }
         self.waiting_items += run.count;
         self.waiting_bytes += run.slice.len() as u64;
         let lane = &mut self.lanes[id as usize];

@@ -31,6 +31,7 @@ impl Bucket {
             };
             pacer.ticks(real.min(plug))
         };
+        let mut spent = NEVER;
         let departure = match &mut self.sharing {
             None => pacer.leave(&mut lane.state, due, head.run.weight, head.run.count, until),
             Some(sharing) => {
@@ -39,6 +40,7 @@ impl Bucket {
                 let on_time = pacer.ticks(sharing.ledger.slot(&lane.key, units, self.now).unwrap_or(0)) == due;
                 let (until, step) = if on_time { (until, pacer.step(head.run.weight)) } else { (due, 0) };
                 let count = sharing.ledger.ready(&lane.key, units, pacer.floor_ns(until)).min(head.run.count);
+                spent = sharing.ledger.spent(&lane.key, units, self.now);
                 sharing.ledger.take(&lane.key, units.saturating_mul(count));
                 Departure { count, due, step }
             }
@@ -61,7 +63,7 @@ impl Bucket {
         }
         self.account_left(id, &head.run, head.part);
         let streams = head.part == Part::First;
-        self.let_go(id, head.run, head.part, due, departure.step);
+        self.let_go(id, head.run, head.part, due, departure.step, spent);
         if streams {
             self.open_leaving(id, due);
         }
@@ -74,7 +76,7 @@ impl Bucket {
         while let Some(piece) = self.pop_piece(id) {
             let last = piece.part == Part::Last;
             self.account_left(id, &piece.run, piece.part);
-            self.let_go(id, piece.run, piece.part, due, 0);
+            self.let_go(id, piece.run, piece.part, due, 0, NEVER);
             if last {
                 return;
             }
@@ -82,7 +84,7 @@ impl Bucket {
         self.open = Some(Open::Leaving(id, due));
     }
 
-    pub(super) fn let_go(&mut self, id: u32, run: Run, part: Part, due: Ticks, step: Ticks) {
+    pub(super) fn let_go(&mut self, id: u32, run: Run, part: Part, due: Ticks, step: Ticks, spent: u64) {
         let lane = &mut self.lanes[id as usize];
         if matches!(part, Part::Middle | Part::Last) {
             match &self.sharing {
@@ -93,7 +95,7 @@ impl Bucket {
         }
         lane.line.leaving += 1;
         self.leaving_bytes += run.slice.len() as u64;
-        self.leaving.push_back(Leaving { run, part, lane: id, due, step, written: 0 });
+        self.leaving.push_back(Leaving { run, part, lane: id, due, step, spent, written: 0 });
         self.will_ask(id);
     }
 
@@ -149,6 +151,7 @@ impl Bucket {
                 }
             };
             let (part, lane, due, step, weight) = (front.part, front.lane, front.due, front.step, front.run.weight);
+            let spent = front.spent;
             let mut written = front.run.slice.len();
             if !whole && ended > 0 {
                 let head = front.run.split_to(ended, &self.config.layout);
@@ -161,6 +164,7 @@ impl Bucket {
                 let first = at.saturating_sub(pacer.ceil_ns(due)).saturating_sub(self.accounts.forgiven);
                 late(ended.max(1), first, pacer.ceil_ns(step));
                 self.forgive(due, at);
+                self.reserve_anew(lane, spent, weight, ended, at);
                 self.accounts.emitted += match part {
                     Part::Whole if self.config.count_bytes => written as u64,
                     Part::Whole => ended,

@@ -223,6 +223,8 @@ struct Leaving {
     lane: u32,
     due: Ticks,
     step: Ticks,
+    /// With a shared burst: when its units are spent, in real time; `NEVER` otherwise.
+    spent: u64,
     /// Bytes of the run that are written; they do not reach the end of its first item.
     written: usize,
 }

@@ -113,7 +113,7 @@ impl Bucket {
                 lane.line.units = lane.line.units.saturating_add(charged);
                 lane.line.waiting.push_back(Waiting { run: arrival.run, part: arrival.part, admitted: 0 });
             }
-            Open::Leaving(lane, due) => self.let_go(lane, arrival.run, arrival.part, due, 0),
+            Open::Leaving(lane, due) => self.let_go(lane, arrival.run, arrival.part, due, 0, NEVER),
             Open::Gone(fate) => self.account_gone(arrival.run, arrival.part, fate),
         }
         if full {

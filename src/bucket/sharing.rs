@@ -6,11 +6,14 @@
 //! level and admission are reckoned as ever.
 //!
 //! Bucket time stands still while the hole is plugged, but no lateness is forgiven: what was reserved and is late by more
-//! than the catch-up is void and reserved anew, after whatever others have reserved meanwhile.
+//! than the catch-up is void and reserved anew, after whatever others have reserved meanwhile. A burst may be plugged as a
+//! whole, and its reader would find another one behind it; so what has left in one and is written too late is reserved
+//! anew, too, before anything else may leave. Without a burst no more than the catch-up holds is ever on its way.
 
 use super::{Bucket, Key, Lane};
 use crate::pacer;
 use crate::rate::Unit;
+use crate::run::Weight;
 use crate::shared::ledger::{Answer, Ask, Ledger, Need, Notice, Settings};
 use crate::shared::{Request, Returned, StoreError};
 
@@ -151,6 +154,16 @@ impl Bucket {
         returned
     }
 
+    /// The write of `count` items has ended, at `at`: later than their units hold, and they need others.
+    pub(super) fn reserve_anew(&mut self, id: u32, spent: u64, weight: Weight, count: u64, at: u64) {
+        if let Some(sharing) = self.sharing.as_ref().filter(|_| at > spent) {
+            let units = pacer::units(sharing.unit, weight).saturating_mul(count);
+            let line = &mut self.lanes[id as usize].line;
+            line.owed = line.owed.saturating_add(units);
+            self.will_ask(id);
+        }
+    }
+
     /// Something has changed that may need a reservation.
     pub(super) fn will_ask(&mut self, id: u32) {
         let Some(sharing) = &mut self.sharing else { return };
@@ -208,7 +221,7 @@ mod tests {
     use super::*;
     use crate::pacer::{Algorithm, Pacer};
     use crate::rate::Rate;
-    use crate::run::{Layout, Run, Slice, Weight};
+    use crate::run::{Layout, Run, Slice};
     use crate::shared::Reply;
     use crate::shared::ledger::OnOutage;
     use crate::shared::reservation::{self, Order, State, Terms, Verdict};
@@ -279,30 +292,41 @@ mod tests {
             }
         }
 
-        /// Lets everything happen up to `until`; answers come at once, and what leaves is written in no time.
+        /// Lets a bucket do what it has to by now; answers come at once.
+        fn settle(&mut self, id: usize) {
+            self.buckets[id].advance(self.now);
+            while self.buckets[id].has_calls() {
+                let terms = self.buckets[id].config.shared.unwrap().terms;
+                let (calls, returned) = self.buckets[id].take_calls();
+                for back in returned {
+                    let after = reservation::give_back(&terms.pace, self.state, back.end, back.back);
+                    self.state = after.or(self.state);
+                }
+                for request in calls {
+                    self.calls += 1;
+                    let result = self.serve(&request, terms);
+                    self.buckets[id].answered(Answer { request, came_ns: self.now, result }).unwrap();
+                }
+                self.buckets[id].advance(self.now);
+            }
+        }
+
+        /// What has left is written now; how many items that was.
+        fn write(&mut self, id: usize) -> usize {
+            let mut slices = Vec::new();
+            self.buckets[id].leaving(&mut slices, usize::MAX);
+            let bytes = slices.iter().map(Slice::len).sum();
+            self.left.extend(std::iter::repeat_n((self.now, id), bytes));
+            self.buckets[id].wrote(bytes, self.now, |_, _, _| {});
+            bytes
+        }
+
+        /// Lets everything happen up to `until`; what leaves is written in no time.
         fn run(&mut self, until: u64) {
             loop {
                 for id in 0..self.buckets.len() {
-                    self.buckets[id].advance(self.now);
-                    while self.buckets[id].has_calls() {
-                        let terms = self.buckets[id].config.shared.unwrap().terms;
-                        let (calls, returned) = self.buckets[id].take_calls();
-                        for back in returned {
-                            let after = reservation::give_back(&terms.pace, self.state, back.end, back.back);
-                            self.state = after.or(self.state);
-                        }
-                        for request in calls {
-                            self.calls += 1;
-                            let result = self.serve(&request, terms);
-                            self.buckets[id].answered(Answer { request, came_ns: self.now, result }).unwrap();
-                        }
-                        self.buckets[id].advance(self.now);
-                    }
-                    let mut slices = Vec::new();
-                    self.buckets[id].leaving(&mut slices, usize::MAX);
-                    let bytes = slices.iter().map(Slice::len).sum();
-                    self.left.extend(std::iter::repeat_n((self.now, id), bytes));
-                    self.buckets[id].wrote(bytes, self.now, |_, _, _| {});
+                    self.settle(id);
+                    self.write(id);
                 }
                 let next = self.buckets.iter().filter_map(Bucket::next_event).min();
                 match next.filter(|next| *next <= until) {
@@ -385,6 +409,33 @@ mod tests {
         world.run(1600 * MS);
         let after = world.left.len() - before.0;
         assert!((10..=12).contains(&after), "{after}");
+    }
+
+    /// A burst hangs in a write for `stall`; how many items there are at its end, and in the second after it.
+    fn after_a_stall(stall: u64) -> (usize, usize) {
+        let mut world = World::new(vec![bucket(10, |config| {
+            let settings = config.shared.as_mut().unwrap();
+            settings.terms = Terms::new(&rate(10), 5).unwrap();
+            config.pacer = Pacer::new(&[rate(10)], &Algorithm::TokenBucket { bursts: vec![5] }).unwrap();
+        })]);
+        lines(&mut world.buckets[0], 100, 0);
+        world.settle(0);
+        world.buckets[0].blocked(true);
+        world.now = stall;
+        world.settle(0);
+        world.buckets[0].blocked(false);
+        world.run(stall);
+        let at_once = world.left.len();
+        world.run(stall + 1000 * MS);
+        (at_once, world.left.len() - at_once)
+    }
+
+    #[test]
+    fn a_stalled_reader_finds_one_burst_and_not_a_second_one() {
+        // After 5 ms the units hold, as their places are yet to come; later ever more of them are spent.
+        for stall in [5, 300, 600, 2000, 60_000] {
+            assert_eq!(after_a_stall(stall * MS), (5, 10), "after {stall} ms");
+        }
     }
 
     #[test]

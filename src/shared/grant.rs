@@ -17,7 +17,7 @@ pub struct Need {
 }
 
 /// Wake-ups are late by this much on a busy machine: it does not count as having been stopped.
-const LATE_WAKE_NS: u64 = 10_000_000;
+pub(super) const LATE_WAKE_NS: u64 = 10_000_000;
 
 /// Reserved units, on the caller's clock.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +109,22 @@ pub(super) struct Lane {
 impl Lane {
     pub(super) fn reserved(&self) -> u64 {
         self.grants.iter().fold(0, |sum, grant| sum.saturating_add(grant.left()))
+    }
+
+    /// When an item of this cost may leave, taken `early` units early; None if its units are not all reserved.
+    pub(super) fn stands(&self, cost: u64, early: impl Fn(&Terms) -> u64) -> Option<u64> {
+        let (mut missing, mut taken, mut due) = (cost.max(1), 0, 0);
+        for grant in &self.grants {
+            // Counted back to where the item would stand if its units were in one piece: the last piece decides.
+            let start = grant.place(0) - grant.ticks(taken) - grant.ticks(early(&grant.terms));
+            due = due.max(grant.instant(start));
+            let part = missing.min(grant.left());
+            (missing, taken) = (missing - part, taken + part);
+            if missing == 0 {
+                return Some(due);
+            }
+        }
+        None
     }
 
     /// Drops what has passed by too much. All that was left of the grants is returned, as they were, if no valid one

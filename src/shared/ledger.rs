@@ -14,7 +14,7 @@
 //! - A call is never repeated; one whose answer was lost may have taken units, and they are spent.
 
 pub use super::grant::Need;
-use super::grant::{Grant, Lane};
+use super::grant::{Grant, LATE_WAKE_NS, Lane};
 use super::reservation::Terms;
 use super::{Reply, Request, Returned, StoreError};
 use std::collections::HashMap;
@@ -219,18 +219,16 @@ impl Ledger {
     pub fn slot(&mut self, key: &[u8], cost: u64, now: u64) -> Option<u64> {
         let lane = self.lanes.get_mut(key)?;
         drop_void(lane, key, &mut self.voided, self.settings.catch_up_ns, now);
-        let (mut missing, mut taken, mut due) = (cost.max(1), 0, 0);
-        for grant in &lane.grants {
-            // Counted back to where the item would stand if its units were in one piece: the last piece decides.
-            let start = grant.place(0) - grant.ticks(taken) - grant.ticks(grant.terms.credit(cost));
-            due = due.max(grant.instant(start));
-            let part = missing.min(grant.left());
-            (missing, taken) = (missing - part, taken + part);
-            if missing == 0 {
-                return Some(due);
-            }
-        }
-        None
+        lane.stands(cost, |terms| terms.credit(cost))
+    }
+
+    /// The latest the write of an item of this cost that leaves now may end on the units it takes: the catch-up after its
+    /// place, which is later than its slot by what it has of the burst. Without a burst that is never asked.
+    pub fn spent(&self, key: &[u8], cost: u64, now: u64) -> u64 {
+        let lane = self.lanes.get(key).filter(|_| self.settings.terms.burst() > 1);
+        let place = lane.and_then(|lane| lane.stands(cost, |_| 0));
+        let catch_up_ns = self.settings.catch_up_ns.max(LATE_WAKE_NS);
+        place.map_or(u64::MAX, |place| place.max(now).saturating_add(catch_up_ns))
     }
 
     /// How many units in a row may leave by now, for items that cost 1.

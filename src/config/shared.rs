@@ -61,6 +61,10 @@ pub(super) fn shared(cli: &Cli, rates: &[Rate], algorithm: &Algorithm) -> Result
         (_, Some(text)) if !url => {
             return wrong(given("--bucket", text), "a state file is one bucket; say another file with --shared");
         }
+        _ if !url && cli.on_outage.is_some() => {
+            let text = cli.on_outage.as_deref().unwrap_or_default();
+            return wrong(given("--on-outage", text), "only a server can be away, a state file cannot; leave it out");
+        }
         (_, Some(text)) if text.is_empty() => return wrong("--bucket ''", "say a name, or leave it out for default"),
         _ => {}
     }

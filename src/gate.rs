@@ -1,12 +1,14 @@
 //! The gate: wait for one turn of a shared bucket, then become the command.
 //!
 //! The command takes the place of leaky: the same process with the same stdin, stdout, environment and ignored signals.
-//! Until then a signal ends the wait, gives the turn back and is died of.
+//! Until then a signal ends the wait, gives the turn back and is died of. The turn is taken in a thread of its own, which
+//! may be stuck in a call: a server can hang, and whoever holds the lock of a file can be stopped.
 
 use crate::clock::{Clock, Monotonic, SECOND};
 use crate::exit::Exit;
 use crate::fd::{self, Ear};
 use crate::shared;
+use crate::shared::StoreError;
 use crate::shared::client::{Client, Timer, Turn};
 use crate::signals;
 use crate::voice::Voice;
@@ -19,6 +21,8 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
 use std::time::Duration;
 
 /// One turn, and what to do with it.
@@ -57,6 +61,9 @@ impl fmt::Display for Config {
     }
 }
 
+/// How long the end waits for a turn to be given back.
+const FAREWELL: Duration = Duration::from_millis(500);
+
 /// A wait does not notice that the machine sleeps; the clock does.
 const NAP: u64 = 60 * SECOND;
 
@@ -92,11 +99,14 @@ impl Timer for Patience {
 pub fn run(gate: &Config, voice: &Voice) -> anyhow::Result<Exit> {
     let (bell, ear) = fd::bell().context("could not make a pipe")?;
     let signal = Arc::new(AtomicI32::new(0));
+    let (said, heard) = channel();
     let end = {
-        let signal = Arc::clone(&signal);
+        let (signal, said) = (Arc::clone(&signal), said.clone());
         move |number| {
             if signal.swap(number, Ordering::SeqCst) == 0 {
                 bell.ring();
+                // Nobody listens any more once it is known how the turn ends.
+                let _ = said.send(None);
             }
         }
     };
@@ -104,12 +114,24 @@ pub fn run(gate: &Config, voice: &Voice) -> anyhow::Result<Exit> {
     let asked = Arc::clone(&end);
     signals::listen(move || asked(SIGUSR1), move |number| end(number)).context("could not listen to signals")?;
     let mut patience = Patience { clock: Monotonic::sleepless(), ear, signal: Arc::clone(&signal) };
-    let on_outage = gate.shared.on_outage;
-    let mut tell = |notice: &_| voice.notice_shared(notice, on_outage);
-    let turn = gate.shared.open().and_then(|store| {
-        let mut client = Client::new(store, gate.shared.settings(gate.catch_up));
-        client.turn(b"", gate.cost, gate.max_wait, &mut patience, &mut tell)
-    });
+    let (taken, tells) = (gate.clone(), voice.clone());
+    let taking = move || {
+        let said = Last(said);
+        let Config { shared, cost, max_wait, catch_up, .. } = taken;
+        let mut tell = |notice: &_| tells.notice_shared(notice, shared.on_outage);
+        let turn = shared.open().and_then(|store| {
+            let mut client = Client::new(store, shared.settings(catch_up));
+            client.turn(b"", cost, max_wait, &mut patience, &mut tell)
+        });
+        said.say(Some(turn));
+    };
+    thread::Builder::new().name("turn".into()).spawn(taking).context("could not start a thread")?;
+    let turn = match heard.recv() {
+        Ok(Some(turn)) => turn,
+        _ if signal.load(Ordering::SeqCst) == 0 => bail!("the thread of the turn has panicked; please report this"),
+        // It says once more that it is interrupted, unless it is stuck.
+        _ => heard.recv_timeout(FAREWELL).ok().flatten().unwrap_or(Ok(Turn::Interrupted)),
+    };
     match turn {
         Ok(Turn::TooFar { wait_ns }) => {
             let wait = humantime::format_duration(Duration::from_nanos(wait_ns));
@@ -125,6 +147,22 @@ pub fn run(gate: &Config, voice: &Voice) -> anyhow::Result<Exit> {
         0 if turn == Ok(Turn::Interrupted) => bail!("could not wait for the turn"),
         0 => Ok(become_command(&gate.command, voice)),
         number => Ok(Exit::Signal(number)),
+    }
+}
+
+/// Says what became of the turn, and at its own end nothing: whoever listens does not wait for ever.
+struct Last(Sender<Option<Result<Turn, StoreError>>>);
+
+impl Last {
+    fn say(&self, turn: Option<Result<Turn, StoreError>>) {
+        // Nobody listens any more once it is known how it ends.
+        let _ = self.0.send(turn);
+    }
+}
+
+impl Drop for Last {
+    fn drop(&mut self) {
+        self.say(None);
     }
 }
 

@@ -2,9 +2,13 @@
 //!
 //! The record is one line of text of a fixed length, written by one `pwrite`. The kernel releases the lock of a holder
 //! that is killed, and a write this small is done whole or not at all, so nobody is blocked and nothing is torn; were it
-//! torn all the same, the checksum tells. Time is `CLOCK_BOOTTIME`, which means nothing after a reboot, so the record
-//! names the boot it is from: one of another boot is a fresh bucket, as is an empty file, whose owner and mode can thus
-//! be chosen beforehand. Whatever else is in the file is somebody's, and is left alone.
+//! torn all the same, the checksum tells. A holder that is stopped does block the others, until it goes on or is killed:
+//! nobody can take the lock away from it, and it would still write what it has reckoned. So nothing is done under the
+//! lock but to read, to look whether the file is still the one, and to write: some ten microseconds.
+//!
+//! Time is `CLOCK_BOOTTIME`, which means nothing after a reboot, so the record names the boot it is from: one of another
+//! boot is a fresh bucket, as is an empty file, whose owner and mode can thus be chosen beforehand. Whatever else is in
+//! the file is somebody's, and is left alone.
 //!
 //! Removing the file resets the bucket for those who come new. Those who have it open notice after locking it, and take
 //! its TAT along to the new file: the limit holds.

@@ -1,6 +1,8 @@
 //! The gate.
 
 use super::*;
+use rustix::process::{Pid, Signal, kill_process};
+use std::os::unix::process::ExitStatusExt;
 
 #[test]
 fn twenty_starts_by_eight_jobs_are_spaced() {
@@ -127,8 +129,6 @@ fn statuses_are_the_commands_or_say_why_not() {
 
 #[test]
 fn a_signal_gives_the_turn_back_and_is_died_of() {
-    use rustix::process::{Pid, Signal, kill_process};
-    use std::os::unix::process::ExitStatusExt;
     let directory = tempfile::tempdir().unwrap();
     let words = ["-r", "1/min", "-s", "./f", "--", "echo", "ran"];
     assert_eq!(run(directory.path(), &words, "").stdout, "ran\n");
@@ -148,6 +148,30 @@ fn a_signal_gives_the_turn_back_and_is_died_of() {
         assert_eq!(std::fs::read(directory.path().join("f")).unwrap(), before, "{signal:?}");
         assert!(began.elapsed() < ms(1000));
     }
+}
+
+#[test]
+fn a_lock_that_is_held_holds_up_the_turn_but_not_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let words = ["-r", "1000/s", "-s", "./f", "--", "echo", "ran"];
+    assert_eq!(run(directory.path(), &words, "").stdout, "ran\n");
+    // As by a process that was stopped just when it had the lock.
+    let file = std::fs::File::open(directory.path().join("f")).unwrap();
+    rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let start = |words: &[&str]| {
+        let mut leaky = Command::new(LEAKY);
+        leaky.args(words).current_dir(&directory).stdin(Stdio::null()).stdout(Stdio::piped());
+        leaky.spawn().unwrap()
+    };
+    let (gate, killed) = (start(&words), start(&words));
+    thread::sleep(ms(500));
+    let began = Instant::now();
+    kill_process(Pid::from_child(&killed), Signal::TERM).unwrap();
+    let killed = killed.wait_with_output().unwrap();
+    assert_eq!((killed.status.signal(), killed.stdout.len()), (Some(15), 0));
+    assert!(began.elapsed() < ms(5000), "{:?}", began.elapsed());
+    drop(file);
+    assert_eq!(gate.wait_with_output().unwrap().stdout, b"ran\n");
 }
 
 #[test]

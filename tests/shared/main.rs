@@ -149,15 +149,23 @@ fn check_bound(times: &[Vec<Duration>], n: u64, late: Duration, units: u64) -> V
     all
 }
 
-/// The rate is reached but for `percent`, and all have the same share but for as much.
+/// In all at most the rate and a batch of each more, and while all run the rate but for 2 % and shares within 10 % of each
+/// other.
+///
+/// Whoever starts first has the whole rate until the others have started, and a busy machine takes a quarter of a second
+/// to start eight; so shares begin when the last one has its first item.
 #[track_caller]
-fn check_shares(times: &[Vec<Duration>], n: u64, percent: u64) {
-    let all = check_bound(times, n, ms(100), times.len() as u64 * (n / 100).max(1));
-    let lasted = (all[all.len() - 1] - all[0]).as_secs_f64();
-    let reached = (all.len() - 1) as f64 / lasted;
-    let slack = percent as f64 / 100.0;
-    assert!((reached / n as f64 - 1.0).abs() <= slack, "{reached}/s of {n}/s");
-    let counts: Vec<_> = times.iter().map(Vec::len).collect();
-    let mean = all.len() as f64 / counts.len() as f64;
-    assert!(counts.iter().all(|count| (*count as f64 / mean - 1.0).abs() <= slack), "{counts:?}");
+fn check_shares(times: &[Vec<Duration>], n: u64) {
+    check_bound(times, n, ms(100), times.len() as u64 * (n / 100).max(1));
+    let from = times.iter().map(|times| times[0]).max().unwrap();
+    let until = times.iter().map(|times| times[times.len() - 1]).min().unwrap();
+    let count = |times: &Vec<Duration>| times.iter().filter(|at| (from..until).contains(at)).count();
+    let counts: Vec<_> = times.iter().map(count).collect();
+    let reached = counts.iter().sum::<usize>() as f64 / (until - from).as_secs_f64();
+    println!("{reached:.2}/s of {n}/s in {:?}: {counts:?}", until - from);
+    assert!((reached / n as f64 - 1.0).abs() <= 0.02, "{reached}/s of {n}/s: {counts:?}");
+    let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+    // Where the time begins and ends in the midst of somebody's batches, two of them may stand in a row.
+    let edge = 2 * (n as usize / 100).max(1);
+    assert!((most - edge) * 100 <= least * 110, "{counts:?} in {:?}", until - from);
 }

@@ -40,6 +40,10 @@ impl Server {
         panic!("redis-server did not start");
     }
 
+    pub fn signal(&self, signal: rustix::process::Signal) {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&self.process), signal).unwrap();
+    }
+
     pub fn kill(&mut self) {
         self.process.kill().unwrap();
         self.process.wait().unwrap();

@@ -169,6 +169,30 @@ fn a_server_killed_and_restarted_is_waited_for_and_the_rate_goes_on() {
 }
 
 #[test]
+fn a_server_that_hangs_in_mid_run_is_waited_for_and_nothing_is_lost() {
+    let server = server!();
+    let (at, url) = (nowhere(), server.url());
+    let began = Instant::now();
+    let words = ["-r", "100/s", "-s", &url, "--stats=json"];
+    let (run, counted) = thread::scope(|scope| {
+        let run = scope.spawn(|| run(at.path(), &words, &seq(300)));
+        let other = Pipe::start(at.path(), &["-r", "100/s", "-s", &url], began);
+        thread::sleep(ms(1000));
+        server.signal(Signal::STOP);
+        thread::sleep(ms(2500));
+        server.signal(Signal::CONT);
+        thread::sleep(ms(3000));
+        let (times, said) = other.end();
+        assert!(said.contains("does not answer within 1 s") && said.contains("it is back"), "{said}");
+        assert!(!times.iter().any(|at| (ms(1300)..ms(3500)).contains(at)), "it holds");
+        (run.join().unwrap(), times)
+    });
+    assert_eq!((run.status, run.stdout.as_str()), (Some(0), seq(300).as_str()), "{run:?}");
+    // What was reserved before the server hung may leave late with what is reserved after it.
+    check_bound(&[counted], 100, ms(100), 6);
+}
+
+#[test]
 fn clients_whose_clocks_differ_keep_one_limit() {
     let server = server!();
     let url = server.url();

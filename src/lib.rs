@@ -1,4 +1,21 @@
-//! leaky
+//! leaky: a pipe throttler. Items pour from stdin into a bounded bucket, and a leaker thread lets them out onto stdout at
+//! an exact rate.
+//!
+//! ```text
+//! stdin > reader: intake (frame, select, timestamp, replay) > bucket (pacer) > leaker > stdout
+//!                                                               |
+//!                                counters > report, progress, metrics: they look, and nobody waits for them
+//! ```
+//!
+//! - In the middle, pure, with time passed in: `rate` and `pacer` say when, `bucket` who gets in and who leaves, `run` what
+//!   an item is made of, `frame` and `select` how bytes become items.
+//! - At the rim, threads and system calls: `fd`, `reader`, `leaker`, `hub` (what both threads share) and `pipeline`, which
+//!   joins them; `signals`, `follow` (a rate read from a file), `voice` (stderr).
+//! - Three other ways in: `simulate` runs the same bucket on a virtual clock, `replay` takes arrivals from recorded times,
+//!   `gate` waits for one turn and becomes a command.
+//! - `shared` holds buckets that many processes have in common: a state file, Redis.
+//! - `cli` is what was typed, `config` what it means: every rule between options stands there.
+
 pub mod bucket;
 pub mod cli;
 pub mod clock;

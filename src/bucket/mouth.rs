@@ -262,14 +262,21 @@ impl Bucket {
             return false;
         };
         let lane = &self.lanes[id as usize];
-        let waiting: u64 = lane.line.waiting.iter().map(|waiting| waiting.run.count).sum();
         let memory = self.waiting_bytes + self.leaving_bytes + front.run.weight.len > self.config.max_held;
-        if waiting == 0 || !(memory || matches!(self.room_in(lane, 0, front.run.weight, now), Room::Now(..))) {
-            return false;
-        }
         // A run holds more than one item only where all are alike. Then each that arrives costs one that waits, and
         // those of the run that would be evicted by later ones need not get in first.
         let needed = if memory { 1 } else { front.run.count };
+        // No more are counted than are needed, or an arrival would cost the more the more wait.
+        let mut waiting = 0;
+        for run in lane.line.waiting.iter().map(|waiting| &waiting.run) {
+            waiting += run.count;
+            if waiting >= needed {
+                break;
+            }
+        }
+        if waiting == 0 || !(memory || matches!(self.room_in(lane, 0, front.run.weight, now), Room::Now(..))) {
+            return false;
+        }
         if needed > waiting
             && let Some(front) = self.take_front_of_mouth()
         {

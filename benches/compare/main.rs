@@ -81,7 +81,7 @@ fn main() -> anyhow::Result<()> {
 
 fn compare(options: &Options) -> anyhow::Result<()> {
     if let Some(path) = &options.picture {
-        return write(path, &picture::measure()?);
+        return write(path, &picture::measure_and_draw()?);
     }
     let rows = rows::all(Extent { quick: options.quick, long: options.long });
     let rows: Vec<Row> = rows.into_iter().filter(|row| options.wants(&row.name)).collect();

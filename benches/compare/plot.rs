@@ -57,7 +57,7 @@ pub fn cost(outcomes: &[Outcome]) -> Option<String> {
     let (own, other) = (colour(Tool::Leaky), colour(Tool::Cstream));
     let panels = [
         (
-            "Items",
+            "A line's cost against lines in all",
             "lines in all",
             1e3,
             1e8,
@@ -68,19 +68,19 @@ pub fn cost(outcomes: &[Outcome]) -> Option<String> {
                 series("cost items simulated", Tool::Leaky, "--simulate", other, 3),
             ],
         ),
-        ("Keys", "keys", 1e1, 1e6, vec![series("cost keys", Tool::Leaky, "--key", own, 1)]),
+        ("A line's cost against keys", "keys", 1e1, 1e6, vec![series("cost keys", Tool::Leaky, "--key", own, 1)]),
         (
-            "Capacity",
+            "A line's cost against capacity",
             "--capacity",
             1e1,
             1e6,
             vec![
                 series("cost capacity", Tool::Leaky, "unlimited", own, 1),
-                series("cost capacity simulated", Tool::Leaky, "drop-oldest,", other, 1),
+                series("cost capacity simulated", Tool::Leaky, "drop-oldest", other, 1),
             ],
         ),
     ];
-    let mut svg = Svg::new(1130.0, 415.0);
+    let mut svg = Svg::new(1160.0, 415.0);
     let mut empty = true;
     for (i, (title, x, from, to, all)) in panels.into_iter().enumerate() {
         let left = 70.0 + 370.0 * i as f64;
@@ -91,7 +91,7 @@ pub fn cost(outcomes: &[Outcome]) -> Option<String> {
             left_top: (left, 80.0),
             right_bottom: (left + 240.0, 360.0),
             x: Axis { name: x, from, to, step: None },
-            y: Axis { name: "ns a line, without start-up", from: 1.0, to: 10_000.0, step: None },
+            y: Axis { name: "ns, without start-up", from: 1.0, to: 10_000.0, step: None },
         };
         chart.draw(&mut svg);
         chart.draw_series(&mut svg, &all);

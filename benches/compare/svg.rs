@@ -118,7 +118,7 @@ fn mark(value: f64) -> String {
     match value {
         _ if value >= 1e9 => format!("{}G", value / 1e9),
         _ if value >= 1e6 => format!("{}M", value / 1e6),
-        _ if value >= 1e4 => format!("{}k", value / 1e3),
+        _ if value >= 1e3 => format!("{}k", value / 1e3),
         // What adding steps has left of 0.1 + 0.2.
         _ => ((value * 1e6).round() / 1e6).to_string(),
     }

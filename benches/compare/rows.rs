@@ -131,7 +131,7 @@ fn smooth(rows: &mut Vec<Row>, extent: Extent) {
 
 fn bytes(rows: &mut Vec<Row>, extent: Extent) {
     let tools = [Tool::Leaky, Tool::Pv, Tool::Cstream, Tool::Mbuffer];
-    let time = extent.pick(1.2, 3.2);
+    let time = extent.pick(1.0, 2.7);
     let measures = [("largest lump, ms of the rate", true), ("mean rate error, %", false), ("CPU, %", true)];
     for (per_second, name) in [(10 << 10, "10 KiB/s"), (1 << 20, "1 MiB/s"), (100 << 20, "100 MiB/s")] {
         rows.push(row(format!("bytes {name}"), &tools, &measures, move |tool| {
@@ -225,7 +225,7 @@ fn small(rows: &mut Vec<Row>, extent: Extent) {
         Tool::Cat => asked(tool, Task::AllLines),
         _ => asked(tool, Task::Lines { rate, length: LENGTH }),
     };
-    let time = extent.pick(2.0, 10.0);
+    let time = extent.pick(1.5, 10.0);
     let used = format!("CPU in {time} s, ms");
     let mut idle = row("idle", &tools, &[(&used, true)], move |tool| {
         let work = work(Source::Nothing, Sink::lines(LENGTH), Until::Time(time));
@@ -246,7 +246,7 @@ fn small(rows: &mut Vec<Row>, extent: Extent) {
     rows.push(row("latency of a lone line", &tools, &[("p50, us", true), ("p99, us", true)], move |tool| {
         let source = Source::Stamped { length: LENGTH, per_second: 50.0 };
         let sink = Sink::Lines(Lines { length: LENGTH, stamped: true, ..Lines::default() });
-        let measured = measure(&work(source, sink, Until::Time(time)), lines(tool, 1000)?)?;
+        let measured = measure(&work(source, sink, Until::Time(extent.pick(1.5, 5.0))), lines(tool, 1000)?)?;
         let of = |share| quantile(measured.report.latencies.iter().map(|ns| *ns as f64 / 1e3), share);
         Ok(sample(&measured, vec![of(0.5), of(0.99)]))
     }));
@@ -364,7 +364,7 @@ fn costs(rows: &mut Vec<Row>, extent: Extent) {
     rows.push(curve("cost items simulated", &[Tool::Leaky], "lines", &items, of_items(simulated, most)));
 
     let powers: Vec<u64> = (1..=6).map(|power| 10u64.pow(power)).collect();
-    let n = extent.pick(1_000_000, 3_000_000);
+    let n = extent.pick(300_000, 3_000_000);
     rows.push(curve("cost keys", &[Tool::Leaky], "keys", &powers, move |_, keys| {
         let (block, times) = keyed(*keys, n);
         per_item(block, times, || Ok(with_keys()), extent)
@@ -406,7 +406,7 @@ fn per_item(
     extent: Extent,
 ) -> anyhow::Result<Sample> {
     let lines = block.lines * times;
-    let runs = if lines <= 100_000 { extent.pick(5, 15) } else { 1 };
+    let runs = if lines <= 100_000 { extent.pick(3, 15) } else { 1 };
     let mut cpu = 0.0;
     let mut wall = |times, runs| {
         let mut run = |_| {

@@ -166,12 +166,13 @@ impl Ear {
 
 /// Polls for `timeout` nanoseconds, or for ever. A signal ends it early.
 ///
-/// The kernel lets a poll be late by a thousandth of its length, so a long one is ended early and begun again.
+/// The kernel lets a poll be late by a thousandth of its length: by no more than a wake-up takes where it is short, but
+/// a long one is ended early and begun again.
 ///
 /// # Errors
 /// As the system says.
 pub fn poll_for(fds: &mut [PollFd<'_>], timeout: Option<u64>) -> io::Result<()> {
-    const EXACT: u64 = 4_000_000;
+    const EXACT: u64 = 20_000_000;
     let timeout = timeout.map(|ns| {
         let ns = if ns > EXACT { ns - (ns / 128).max(EXACT / 4) } else { ns };
         Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as _ }
@@ -386,12 +387,13 @@ impl Input {
         u64::try_from(stat.st_size).ok().filter(|_| regular)
     }
 
-    /// Appends to `block` what can be read, up to `most` bytes, waiting until there is something. `None` if the bell
-    /// has rung, 0 at the end of input.
+    /// Puts behind the first `begin` bytes of `block` what can be read, up to `most` bytes, waiting until there is
+    /// something. Whatever stood there is lost, but it need not be cleared for a read. `None` if the bell has rung, 0 at
+    /// the end of input.
     ///
     /// # Errors
     /// As the system says.
-    pub fn read(&self, block: &mut Vec<u8>, most: usize) -> io::Result<Option<usize>> {
+    pub fn read(&self, block: &mut Vec<u8>, begin: usize, most: usize) -> io::Result<Option<usize>> {
         let stdin = rustix::stdio::stdin();
         loop {
             let mut fds = [
@@ -400,13 +402,13 @@ impl Input {
             ];
             poll_for(&mut fds, None)?;
             if !fds[1].revents().is_empty() {
+                block.truncate(begin);
                 return Ok(None);
             }
             if fds[0].revents().is_empty() {
                 continue;
             }
             // The bound is exact: what one read returns arrives together.
-            let begin = block.len();
             block.resize(begin + most, 0);
             let read = rustix::io::read(stdin, &mut block[begin..]);
             block.truncate(begin + *read.as_ref().unwrap_or(&0));

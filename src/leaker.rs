@@ -249,8 +249,7 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
     /// Sends back the blocks that nobody needs any more.
     fn recycle(&self, slices: &mut Vec<Slice>) {
         for slice in slices.drain(..) {
-            if let Some(mut block) = slice.into_block() {
-                block.clear();
+            if let Some(block) = slice.into_block() {
                 // A full channel has enough of them.
                 let _ = self.used.try_send(block);
             }

@@ -13,8 +13,8 @@ use std::sync::{Arc, PoisonError};
 
 /// What is read at once: as much as a default pipe holds.
 const BLOCK: usize = 64 << 10;
-/// And where pipes are grown.
-const LARGE_BLOCK: usize = 128 << 10;
+/// And where pipes are grown: so much that a hand-over costs little beside it.
+const LARGE_BLOCK: usize = 256 << 10;
 /// And where a block would hold back the producer's items for long.
 const SMALL_BLOCK: usize = 4 << 10;
 
@@ -121,14 +121,22 @@ impl<C: Clock> Reader<C> {
     }
 
     fn read(&self, block: &mut Vec<u8>, most: usize) -> io::Result<Option<usize>> {
-        if block.is_empty()
-            && let Ok(spare) = self.spare.try_recv()
-        {
-            *block = spare;
+        let begin = block.len();
+        if block.capacity() < begin + most {
+            // The rest of the last block goes in front. So does room for it, which is what makes a block worth recycling.
+            let mut larger = match self.spare.try_recv() {
+                Ok(spare) if spare.capacity() >= begin + most => spare,
+                _ => Vec::with_capacity(begin.max(SMALL_BLOCK) + self.most),
+            };
+            larger.resize(larger.len().max(begin), 0);
+            larger[..begin].copy_from_slice(block);
+            *block = larger;
         }
-        // A block is filled in one allocation, which is what makes it worth recycling.
-        block.reserve_exact(self.most);
-        self.input.read(block, most)
+        let read = self.input.read(block, begin, most);
+        if read.is_err() {
+            block.truncate(begin);
+        }
+        read
     }
 
     /// Waits until the bucket lets more be read; `None` if the run ends.

@@ -73,7 +73,8 @@ pub fn run(mut config: Config) -> anyhow::Result<Exit> {
     let (mut block, mut arrivals) = (Vec::new(), Vec::new());
     let mut ended = false;
     while !ended && !simulation.overflowed() {
-        ended = input.read(&mut block, BLOCK).context("could not read stdin")?.unwrap_or(0) == 0;
+        let begin = block.len();
+        ended = input.read(&mut block, begin, BLOCK).context("could not read stdin")?.unwrap_or(0) == 0;
         intake.take(&mut block, ended, 0, &mut arrivals);
         for arrival in arrivals.drain(..) {
             match simulation.arrive(arrival, &intake) {

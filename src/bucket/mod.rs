@@ -329,8 +329,9 @@ const NEVER: u64 = u64::MAX;
 const BUSY: u64 = u64::MAX - 1;
 /// A reader that lags a hand-over behind must not cost slots, so it may run ahead of the level by this long.
 const AHEAD_NS: u64 = 20_000_000;
-/// What may be on its way to a stdout that takes it before the reader waits for the leaker.
-const LEAVING_BYTES: u64 = 256 * 1024;
+/// What may be on its way to a stdout that takes it before the reader waits for the leaker. A wake-up takes as long as
+/// copying 200 KiB, so with a quarter of this the two would mostly wait for each other.
+const LEAVING_BYTES: u64 = 1024 * 1024;
 /// And in how many runs.
 const LEAVING_RUNS: usize = 4096;
 

@@ -57,8 +57,8 @@ pub struct Core {
     pub stop: Option<Stop>,
     /// The leaker sleeps until then and wants to be called if something comes earlier.
     pub asleep_until: Option<u64>,
-    /// The reader waits for room.
-    pub reader_waits: bool,
+    /// The reader waits for room, and would read so many bytes; 0: it does not wait.
+    pub reader_waits: usize,
     /// The reader has gone home, leaving the beginning of an item.
     pub reader_left: Option<Vec<u8>>,
     /// What was wrong with the input.
@@ -113,7 +113,7 @@ impl Shared {
             ended: false,
             stop: None,
             asleep_until: None,
-            reader_waits: false,
+            reader_waits: 0,
             reader_left: None,
             faults: Faults::default(),
             lateness: Lateness::default(),

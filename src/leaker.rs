@@ -132,8 +132,8 @@ impl<C: Clock, H: Hole> Leaker<C, H> {
             if core.bucket.overflowed() && core.stop.is_none() {
                 core.stop = Some(Stop::Overflow);
             }
-            if core.reader_waits && core.bucket.may_read(1) > 0 {
-                core.reader_waits = false;
+            if core.reader_waits > 0 && core.bucket.may_read(core.reader_waits) > 0 {
+                core.reader_waits = 0;
                 shared.room.notify_all();
             }
             waited = busy;

@@ -151,7 +151,7 @@ fn follow_rate(mut config: Config, began: i128, clock: Monotonic, ear: &Ear, sha
         report.set_pace(Pace::of(&next));
         shared.publish(&mut core);
         // Both may have something to do now.
-        core.reader_waits = false;
+        core.reader_waits = 0;
         shared.room.notify_all();
         if core.asleep_until.take().is_some() {
             shared.leaker_bell.ring();

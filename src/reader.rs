@@ -147,7 +147,7 @@ impl<C: Clock> Reader<C> {
                 return None;
             }
             match core.bucket.may_read(self.most) {
-                0 => core.reader_waits = true,
+                0 => core.reader_waits = self.most,
                 most => return Some(most),
             }
             core = self.shared.room.wait(core).unwrap_or_else(PoisonError::into_inner);

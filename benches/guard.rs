@@ -43,12 +43,18 @@ enum Input {
 
 const MS: u64 = 1_000_000;
 
-const RUNS: [Fixed; 12] = [
+const RUNS: [Fixed; 13] = [
     Fixed { name: "unlimited", options: "-r unlimited", input: Input::Lines, every: MS },
     Fixed { name: "a million a second", options: "-r 1M/s", input: Input::Lines, every: MS },
     Fixed { name: "bytes of lines", options: "-l -r 1GiB/s", input: Input::Lines, every: MS },
     Fixed { name: "dropping", options: "-r 1k/s -o drop", input: Input::Lines, every: MS },
     Fixed { name: "dropping the oldest", options: "-r 1k/s -o drop-oldest", input: Input::Lines, every: MS },
+    Fixed {
+        name: "the oldest of many",
+        options: "-l -r 100KiB/s -c 20k -o drop-oldest",
+        input: Input::Lines,
+        every: MS,
+    },
     Fixed { name: "token bucket", options: "-r 1M/s -b 1000", input: Input::Lines, every: MS },
     Fixed { name: "fixed window", options: "-r 100k/100ms -a fixed-window", input: Input::Lines, every: MS },
     Fixed { name: "sliding window", options: "-r 100k/100ms -a sliding-window", input: Input::Lines, every: MS },

@@ -45,7 +45,7 @@ Examples:
     cat urls.txt | leaky --rate 2/s --lockstep | while read -r u; do curl -s \"$u\" < /dev/null; done
   See what it would do, without waiting:
     seq 100 | leaky --rate 5/s --capacity 20 --overflow drop --simulate
-  Sample a log, two lines a second for each client, and drop the rest; with --capacity 20 up to 20 would wait:
+  Sample a log, two lines a second for each client, and drop the rest; with --capacity 20 up to 19 would wait:
     tail -F access.log | leaky --rate 2/s --capacity 1 --key field:1 --overflow drop
   One limit for many processes: each takes a turn before it runs:
     xargs -a urls.txt -P8 -n1 leaky --rate 300/min --shared api -- curl -s

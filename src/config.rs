@@ -356,14 +356,24 @@ fn follow(cli: &Cli) -> Result<Option<Follow>, Complaint> {
 fn files_apart(cli: &Cli) -> Result<(), Complaint> {
     use std::os::unix::fs::MetadataExt;
     let followed = cli.rates.iter().find_map(|text| text.strip_prefix('@')).map(Path::new);
-    let named = [("--dropped", cli.dropped.as_deref()), ("--metrics", cli.metrics.as_deref()), ("--rate @", followed)];
+    let shared = cli.shared.as_deref().map(Path::new).filter(|path| path.components().nth(1).is_some());
+    let named = [
+        ("--rate", followed),
+        ("--shared", shared),
+        ("--dropped", cli.dropped.as_deref()),
+        ("--metrics", cli.metrics.as_deref()),
+    ];
     // What it serves as, where it is, and which file that is.
     type End = (&'static str, PathBuf, Option<(u64, u64)>);
     let mut seen: Vec<End> = Vec::new();
     for (name, identity) in [("stdin", fd::Input::identity()), ("stdout", fd::Output::identity())] {
-        if identity.is_some() && !cli.simulate {
-            seen.push((name, PathBuf::new(), identity));
+        if identity.is_none() || cli.simulate || !cli.command.is_empty() {
+            continue;
         }
+        if seen.iter().any(|(_, _, other)| *other == identity) {
+            return wrong(name, "that file is stdin already; write to another one");
+        }
+        seen.push((name, PathBuf::new(), identity));
     }
     for (option, path) in named {
         let Some(path) = path else { continue };
@@ -372,8 +382,11 @@ fn files_apart(cli: &Cli) -> Result<(), Complaint> {
             follow::directory(path).canonicalize().unwrap_or_default().join(path.file_name().unwrap_or_default());
         let same = |(_, other, id): &&End| *other == place || (identity.is_some() && *id == identity);
         if let Some((other, ..)) = seen.iter().find(same) {
-            let path = path.to_string_lossy();
-            return wrong(given(option, &path), format!("that file is {other} already; name another one"));
+            let at = if option == "--rate" { "@" } else { "" };
+            return wrong(
+                given(option, &format!("{at}{}", path.to_string_lossy())),
+                format!("that file is {other} already; name another one"),
+            );
         }
         seen.push((option, place, identity));
     }

@@ -71,6 +71,8 @@ pub struct Core {
     pub blocked_since: u64,
     /// When the rate last changed: what was before does not count for the rate reached.
     pub changed_at: u64,
+    /// Nothing has left since: that wait was a part of both rates, and counts for none.
+    pub changing: bool,
     /// What counts for the rate reached.
     pub busy: Busy,
     /// The accounts when that was looked at last.
@@ -120,6 +122,7 @@ impl Shared {
             blocked_ns: 0,
             blocked_since: 0,
             changed_at: 0,
+            changing: false,
             busy: Busy::default(),
             accounted: Accounts::default(),
             last_batch: 0,
@@ -193,6 +196,11 @@ impl Dropped {
     /// How many bytes should be there and could not be written.
     pub fn missing(&self) -> u64 {
         self.missing.load(Ordering::Relaxed)
+    }
+
+    /// So many bytes more should be there, and will not be.
+    pub fn miss(&self, bytes: u64) {
+        self.missing.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Whether all could be written so far.

@@ -277,7 +277,13 @@ impl Core {
         let (accounts, before) = (self.bucket.accounts(), std::mem::take(&mut self.accounted));
         if no_room {
             self.blocked_ns += now - last;
-        } else if busy {
+        }
+        if std::mem::take(&mut self.changing) {
+            self.changing = accounts.emitted == before.emitted;
+            (self.changed_at, self.accounted) = (now, accounts);
+            return;
+        }
+        if busy && !no_room {
             self.busy.ns += now.saturating_sub(last.max(self.changed_at));
             self.busy.forgiven += accounts.forgiven - before.forgiven;
         }

@@ -146,7 +146,7 @@ fn follow_rate(mut config: Config, began: i128, clock: Monotonic, ear: &Ear, sha
         let mut core = shared.lock();
         let now = clock.now();
         core.bucket.change_rate(now, &next.bucket);
-        (core.tick, core.changed_at, core.busy) = (next.tick, now, Busy::default());
+        (core.tick, core.changed_at, core.changing, core.busy) = (next.tick, now, true, Busy::default());
         core.accounted = core.bucket.accounts();
         report.set_pace(Pace::of(&next));
         shared.publish(&mut core);
@@ -247,13 +247,16 @@ fn end(
     // One fault is told of in one line.
     let kept = match &shared.dropped {
         Some(dropped) if dropped.is_whole() => dropped.append(&leftover).map_err(|error| format!("{error:#}")),
-        Some(_) => Err(why.unwrap_or_default().to_string()),
+        Some(dropped) => {
+            dropped.miss(leftover.iter().map(|slice| slice.len() as u64).sum());
+            Err(why.unwrap_or_default().to_string())
+        }
         None => Ok(()),
     };
     match (kept, why) {
         (Err(error), _) => {
             let missing = shared.dropped.as_ref().map_or(0, Dropped::missing);
-            voice.say(format!("{error}; {missing} bytes are missing there; {}", left(held)));
+            voice.say(format!("{error}; {missing} bytes that were read are neither there nor written"));
             return Exit::Failed;
         }
         (Ok(()), why) if shared.dropped.is_some() || held == 0 || stop == Some(Stop::ReaderGone) => {

@@ -126,6 +126,9 @@ impl Bucket {
         self.writing = false;
         self.in_step &= bytes == 0;
         self.accounts.bytes_emitted += bytes as u64;
+        if self.config.count_bytes {
+            self.accounts.emitted += bytes as u64;
+        }
         self.leaving_bytes -= bytes as u64;
         if bytes > 0 {
             self.accounts.emitted_at = at;
@@ -152,11 +155,9 @@ impl Bucket {
             };
             let (part, lane, due, step, weight) = (front.part, front.lane, front.due, front.step, front.run.weight);
             let spent = front.spent;
-            let mut written = front.run.slice.len();
             if !whole && ended > 0 {
                 let head = front.run.split_to(ended, &self.config.layout);
-                written = head.slice.len();
-                front.written -= written;
+                front.written -= head.slice.len();
                 front.due = due.saturating_add(step.saturating_mul(u128::from(ended)));
             }
             if ended > 0 || part == Part::Last {
@@ -166,7 +167,7 @@ impl Bucket {
                 self.forgive(due, at);
                 self.reserve_anew(lane, spent, weight, ended, at);
                 self.accounts.emitted += match part {
-                    Part::Whole if self.config.count_bytes => written as u64,
+                    _ if self.config.count_bytes => 0,
                     Part::Whole => ended,
                     Part::Last => 1,
                     Part::First | Part::Middle => 0,

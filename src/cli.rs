@@ -165,8 +165,8 @@ pub struct Cli {
 
     /// Where an item's cost stands, for a rate of cost
     ///
-    /// Such as the tokens of a request. An integer, read out of the item by field:N (from 1), regex:RE (group 1, else all of the match) or
-    /// json:/pointer: --cost json:/tokens --rate 100kcost/min.
+    /// Such as the tokens of a request. An integer, read out of the item by field:N (from 1), regex:RE (group 1, else all
+    /// of the match) or json:/pointer: --cost json:/tokens --rate 100kcost/min.
     #[arg(long, value_name = "SELECTOR", help_heading = "Items")]
     pub cost: Option<String>,
 

@@ -134,6 +134,8 @@ impl TryFrom<Cli> for Config {
         shared::fit_for_gate(&cli)?;
         let follow = follow(&cli)?;
         let mut config = Config::build(&cli, follow)?;
+        // Once: a rate that is followed builds the rest anew for every change.
+        files_apart(&cli)?;
         if let Some(follow) = &mut config.follow {
             // What began as bytes goes on as bytes, also without a limit.
             follow.cli.bytes |= config.bucket.count_bytes;
@@ -229,7 +231,6 @@ impl Config {
         {
             return wrong(given("--metrics", name), "no port is opened; say the file to write, such as ./leaky.prom");
         }
-        files_apart(cli)?;
         let shared = shared::shared(cli, &rates, &algorithm)?;
         let gate = match (&shared, rates.first()) {
             (Some(shared), Some(rate)) if !cli.command.is_empty() => {

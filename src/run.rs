@@ -130,7 +130,7 @@ impl Layout {
     /// Where the `n`th item of `slice` ends (from 1); its end where it has fewer.
     pub fn nth_end_in(&self, slice: &Slice, n: u64) -> usize {
         match self {
-            Layout::Fixed(size) => usize::try_from(n).map_or(slice.len(), |n| slice.len().min(n.saturating_mul(*size))),
+            Layout::Fixed(size) => fixed_end(slice.len(), *size, n),
             _ => self.nth_end(slice.bytes(), n),
         }
     }
@@ -193,9 +193,14 @@ impl Layout {
                 let nth = usize::try_from(n - 1).ok().and_then(|nth| finder.find_iter(bytes).nth(nth));
                 nth.map_or(bytes.len(), |at| at + finder.needle().len())
             }
-            Layout::Fixed(size) => usize::try_from(n).map_or(bytes.len(), |n| bytes.len().min(n.saturating_mul(*size))),
+            Layout::Fixed(size) => fixed_end(bytes.len(), *size, n),
         }
     }
+}
+
+/// Where the `n`th of the items of `size` bytes ends, within `len`.
+fn fixed_end(len: usize, size: usize, n: u64) -> usize {
+    usize::try_from(n).map_or(len, |n| len.min(n.saturating_mul(size)))
 }
 
 /// What an item weighs to the different kinds of rates and capacities.

@@ -247,7 +247,8 @@ impl Bucket {
             self.open = Some(Open::Gone(fate));
         }
         if let Some(key) = &head.key {
-            lose(&mut self.lost, self.hasher.hash_one(&**key), key, head.run.count);
+            let hash = self.hash(key);
+            lose(&mut self.lost, hash, key, head.run.count);
         }
         self.account_gone(head.run, head.part, fate);
         for piece in pieces {
@@ -301,7 +302,8 @@ impl Bucket {
             let streams = head.part == Part::First;
             if self.keyed() {
                 let key = &self.lanes[id as usize].key;
-                lose(&mut self.lost, self.hasher.hash_one(&**key), key, head.run.count);
+                let hash = self.hash(key);
+                lose(&mut self.lost, hash, key, head.run.count);
             }
             self.account_left(id, &head.run, head.part);
             self.account_gone(head.run, head.part, fate);
